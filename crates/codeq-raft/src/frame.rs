@@ -36,6 +36,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use codeq_core::id::ShardId;
+use codeq_log::{FRAME_HEADER_BYTES, RECORD_HEADER_BYTES};
 use openraft::{CommittedLeaderId, EntryPayload, Membership};
 
 use crate::types::{
@@ -127,7 +128,7 @@ pub fn encode_mark(kind: Kind, log_id: LogId) -> Vec<u8> {
 
 /// Encodes the record of an entry.
 pub fn encode_entry(entry: &Entry) -> Result<Vec<u8>, FrameError> {
-    let mut bytes = Vec::with_capacity(HEADER_BYTES + payload_bytes(&entry.payload));
+    let mut bytes = Vec::with_capacity(entry_bytes(entry));
     put_header(&mut bytes, Kind::Entry, entry.log_id);
     match &entry.payload {
         EntryPayload::Blank => bytes.push(0),
@@ -141,6 +142,20 @@ pub fn encode_entry(entry: &Entry) -> Result<Vec<u8>, FrameError> {
         }
     }
     Ok(bytes)
+}
+
+/// The most that an entry takes in the log, if it has a frame of its own.
+pub fn entry_bytes(entry: &Entry) -> usize {
+    let payload = match &entry.payload {
+        EntryPayload::Blank => 1,
+        EntryPayload::Normal(proposal) => {
+            let records = proposal.records.iter().map(|(_, record)| 6 + record.len());
+            let digests = proposal.digests.as_ref().map_or(0, |it| 10 + 8 * it.by_shard.len());
+            36 + digests + records.sum::<usize>()
+        }
+        EntryPayload::Membership(_) => 1 + MEMBERSHIP_BYTES_MAX,
+    };
+    (FRAME_HEADER_BYTES + RECORD_HEADER_BYTES) as usize + HEADER_BYTES + payload
 }
 
 /// Decodes the header of a record. Refuses a payload where none belongs; does not look into an entry's.
@@ -263,19 +278,6 @@ fn put_header(bytes: &mut Vec<u8>, kind: Kind, log_id: LogId) {
     bytes.extend_from_slice(&[FORMAT, kind]);
     bytes.extend_from_slice(&GROUP.to_le_bytes());
     put_log_id(bytes, log_id);
-}
-
-/// About how long a payload will be.
-fn payload_bytes(payload: &EntryPayload<crate::types::Types>) -> usize {
-    match payload {
-        EntryPayload::Blank => 1,
-        EntryPayload::Normal(proposal) => {
-            let records = proposal.records.iter().map(|(_, record)| 6 + record.len());
-            let digests = proposal.digests.as_ref().map_or(0, |it| 10 + 8 * it.by_shard.len());
-            36 + digests + records.sum::<usize>()
-        }
-        EntryPayload::Membership(_) => 512,
-    }
 }
 
 fn count(what: &'static str, found: usize, max: usize) -> Result<u16, FrameError> {

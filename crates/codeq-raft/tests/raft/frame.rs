@@ -7,7 +7,7 @@ use codeq_core::id::{ShardId, split_mix64};
 use codeq_raft::frame::{
     ADDRESS_BYTES_MAX, FrameError, HEADER_BYTES, Header, Kind, MEMBERS_MAX, decode_entry,
     decode_header, decode_membership, decode_note, encode_entry, encode_mark, encode_membership,
-    encode_note, log_id,
+    encode_note, entry_bytes, log_id,
 };
 use codeq_raft::types::{Digests, Entry, Member, Origin, Proposal, StoredMembership};
 use openraft::{EntryPayload, Membership};
@@ -56,6 +56,11 @@ fn text(entry: &Entry) -> String {
 fn entries_come_back_as_they_were() {
     for entry in entries() {
         let bytes = Bytes::from(encode_entry(&entry).unwrap());
+        let in_log = codeq_log::frame_len(&[(0, &bytes)]) as usize;
+        assert!(entry_bytes(&entry) >= in_log);
+        if matches!(entry.payload, EntryPayload::Normal(_)) {
+            assert_eq!(entry_bytes(&entry), in_log);
+        }
         let header = Header { kind: Kind::Entry, log_id: entry.log_id };
         assert_eq!(decode_header(&bytes), Ok(header));
         let read = decode_entry(&bytes).unwrap();

@@ -256,6 +256,11 @@ impl Commands {
         self.table.lock().entries.iter().map(|entry| Arc::clone(&entry.name)).collect()
     }
 
+    /// The number of label values that each tenant occupies.
+    pub fn tenants(&self) -> HashMap<Arc<str>, usize> {
+        self.table.lock().tenants.clone()
+    }
+
     /// A copy of all counters, sorted by name. Includes [`OTHER`] only if it is not empty.
     fn snapshot(&self) -> Vec<(Arc<str>, Counts)> {
         let table = self.table.lock();

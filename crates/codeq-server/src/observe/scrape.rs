@@ -20,7 +20,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::commands::{COMMANDS_MAX, Commands, OTHER};
+use super::commands::{COMMANDS_MAX, COMMANDS_PER_TENANT_MAX, Commands, OTHER};
 use super::disk::Disk;
 use super::log_writer;
 use super::process::Process;
@@ -178,6 +178,8 @@ pub struct Depths {
     other: Depth,
     /// Commands with a label value that are in some queue, each with one of its tenants.
     present: HashMap<Arc<str>, Arc<str>>,
+    /// The number of label values that each tenant occupies: one with very many queues leaves room for others.
+    tenants: HashMap<Arc<str>, usize>,
     /// The number of the oldest ready task in the current shard, by command; `None` stands for the
     /// other commands.
     fronts: HashMap<Option<Arc<str>>, Seq>,
@@ -186,7 +188,7 @@ pub struct Depths {
 impl Depths {
     /// Sums up the queues of all tenants and shards, with a bounded number of queues per lock.
     pub async fn gather(engine: &Engine, commands: &Commands) -> Depths {
-        let mut depths = Depths::default();
+        let mut depths = Depths { tenants: commands.tenants(), ..Depths::default() };
         depths.by_command.extend(commands.names().into_iter().map(|name| (name, Depth::default())));
         for shard in ShardId::all(engine.shards()) {
             let tenants: Vec<Arc<str>> =
@@ -227,13 +229,16 @@ impl Depths {
         if depth == Depth::default() {
             return;
         }
-        let room = self.by_command.len() < COMMANDS_MAX && *row.name != *OTHER;
+        let occupied = self.tenants.get(&row.tenant).copied().unwrap_or(0);
+        let room = self.by_command.len() < COMMANDS_MAX && occupied < COMMANDS_PER_TENANT_MAX;
+        let room = room && *row.name != *OTHER;
         let label = match self.by_command.get_mut(&row.name) {
             Some(sum) => {
                 sum.add(depth);
                 Some(Arc::clone(&row.name))
             }
             None if room => {
+                self.tenants.insert(Arc::clone(&row.tenant), occupied + 1);
                 self.by_command.insert(Arc::clone(&row.name), depth);
                 self.present.insert(Arc::clone(&row.name), Arc::clone(&row.tenant));
                 Some(Arc::clone(&row.name))

@@ -213,7 +213,7 @@ async fn queues_with_finished_tasks_only_keep_to_the_same_limit() {
         assert_eq!(read.sum("codeq_queue_depth"), 0.0);
     };
     check(&scrape(&metrics, &engine).await);
-    // A restart knows the queues alone.
+    // A restart knows the queues alone. The first tenant's do not take the room of all.
     drop(engine);
     let metrics = Metrics::new();
     let engine = open(dir.path(), &metrics, 2).await;

@@ -212,7 +212,7 @@ impl Run {
     /// Checkpoints a node and lets go of its log.
     fn compact(&mut self, id: NodeId) {
         if let Some(node) = self.node(id) {
-            self.world.executor.spawn_on(Some(id), async move { drop(node.compact().await) });
+            self.world.executor.spawn_on(Some(id), async move { node.compact().await });
         }
     }
 

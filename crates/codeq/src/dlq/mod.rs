@@ -201,7 +201,7 @@ async fn list(session: &Session, args: &List) -> Done {
     list.end()?;
     match list.printed() {
         0 => talk(&format!("queue {queue} has no dead letters that match")),
-        n if more => talk(&format!("{n} dead letters listed, there are more: --all lists them")),
+        n if more => talk(&format!("these are the newest {n}; --all lists all")),
         _ => {}
     }
     Ok(())

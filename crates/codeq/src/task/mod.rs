@@ -263,9 +263,7 @@ impl List {
         list.end()?;
         match list.printed() {
             0 => talk("no tasks match"),
-            printed if more => {
-                talk(&format!("{printed} tasks listed, there are more: --all lists them"))
-            }
+            printed if more => talk(&format!("these are the newest {printed}; --all lists all")),
             _ => {}
         }
         Ok(())
