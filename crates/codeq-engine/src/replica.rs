@@ -38,6 +38,9 @@ pub struct Replica {
     next: u64,
     /// Index of the last entry applied.
     applied: u64,
+    /// The latest engine time of an entry. Shards do not note the time of a command that changed nothing, but its client
+    /// was told what was true then.
+    latest: Millis,
     /// The digests of all shards after each of the last entries, oldest first.
     digests: VecDeque<(u64, Vec<u64>)>,
     /// Answers from committed rows that are right only if this node still leads; see [`Replica::take_unconfirmed`].
@@ -92,6 +95,7 @@ impl Replica {
             proposed: VecDeque::new(),
             next: 1,
             applied,
+            latest: 0,
             digests: VecDeque::new(),
             unconfirmed: Vec::new(),
         }
@@ -122,16 +126,17 @@ impl Replica {
         self.shards.iter().map(|it| &it.shard)
     }
 
-    /// The latest engine time of any shard.
+    /// The latest engine time of any entry.
     pub fn now(&self) -> Millis {
-        self.each().map(|shard| shard.data().read().state.now()).max().unwrap_or(0)
+        let latest = self.each().map(|shard| shard.data().read().state.now()).max();
+        latest.unwrap_or(0).max(self.latest)
     }
 
     /// Replaces the shards by others, whose rows have arrived from another node.
     pub fn replace(&mut self, shards: Vec<Shard>, applied: u64) {
         self.step_down();
-        let number = self.next;
-        *self = Replica { next: number, ..Replica::new(shards, applied) };
+        let (next, latest) = (self.next, self.latest);
+        *self = Replica { next, latest, ..Replica::new(shards, applied) };
     }
 
     /// Adds a request to be gathered.
@@ -241,6 +246,9 @@ impl Replica {
                 let reason = format!("entry {index} names shard {number}, which it does not have");
                 return Err(OpenError::Foreign { dir: Default::default(), reason });
             };
+            if let Ok((at, _)) = codec::open_group(record) {
+                self.latest = self.latest.max(at.now);
+            }
             let requests = mine.as_mut().and_then(|mine| mine.take(*number));
             let index = FrameIndex(index);
             match (requests, &mine) {

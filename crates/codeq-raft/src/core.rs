@@ -108,7 +108,7 @@ impl Core {
         install::finish(&*disk, dir, manifest, |note| settle(&log, dir, note))?;
         let shards = recover::open_shards(&disk, dir, &options, manifest)?;
         let (replica, applied) = start(&log, shards, fault)?;
-        let membership = log.membership();
+        let membership = membership_at(applied, log.membership());
         let checkpoint = Checkpoint { at: applied, membership: membership.clone() };
         let rows = Rows { replica, applied, membership, checkpoint, previous: 0, snapshots: 0 };
         Ok(Arc::new(Core {
@@ -206,6 +206,16 @@ impl Core {
         rows.previous = 0;
         self.applied.send_replace(applied);
         Ok(())
+    }
+}
+
+/// The members as of the checkpoints. They were noted when they were applied, which the checkpoints need not include yet.
+/// Openraft must not see them under a later log id than the rows have: another node that gets these rows would find the
+/// entry that changed the members in its log once more. They are committed, so it does no harm to know them early.
+fn membership_at(applied: Option<LogId>, noted: StoredMembership) -> StoredMembership {
+    match *noted.log_id() > applied {
+        true => StoredMembership::new(applied, noted.membership().clone()),
+        false => noted,
     }
 }
 

@@ -101,12 +101,14 @@ impl Shared {
         let mut notes: Vec<TimeNote> = self.time.noted().into_iter().collect();
         let mut walls = vec![self.time.wall()];
         if self.core.has(Fault::TrustWallClock) {
-            self.time.lead(&[], &mut walls, last);
+            self.time.lead(&[], &mut walls, 1, last);
             return true;
         }
         let mut answered = vec![self.core.id];
+        let others = self.gates.others();
+        let voters = others.len() + 1;
         let (answers, mut received) = mpsc::unbounded_channel();
-        for id in self.gates.others() {
+        for id in others {
             let (sent, answers) =
                 (self.transport.send(id, Request::Time, self.timing.lease()), answers.clone());
             runtime::spawn(async move {
@@ -127,7 +129,7 @@ impl Shared {
             notes.sort_by_key(|note| std::cmp::Reverse(note.moment + note.elapsed));
             notes.truncate(1);
         }
-        self.time.lead(&notes, &mut walls, last);
+        self.time.lead(&notes, &mut walls, voters, last);
         true
     }
 

@@ -62,10 +62,10 @@ impl Time {
         self.clock.wall()
     }
 
-    /// Starts to stamp entries: from the latest of the notes, or from the median of wall clocks; never before `last`,
-    /// the time of the last entry.
-    pub fn lead(&self, notes: &[TimeNote], walls: &mut [Millis], last: Millis) {
-        let engine = estimate(notes).unwrap_or_else(|| median(walls)).max(last);
+    /// Starts to stamp entries: from the latest of the notes, or from a wall clock of so many voters that is not ahead;
+    /// never before `last`, the time of the last entry.
+    pub fn lead(&self, notes: &[TimeNote], walls: &mut [Millis], voters: usize, last: Millis) {
+        let engine = estimate(notes).unwrap_or_else(|| cautious(walls, voters)).max(last);
         let reading = Reading {
             boot: self.clock.boot().unwrap_or(0),
             monotonic: self.clock.monotonic().as_micros() as u64,
@@ -99,10 +99,12 @@ fn estimate(notes: &[TimeNote]) -> Option<Millis> {
     Some(latest.moment.saturating_add(latest.elapsed.saturating_mul(ELAPSED_PER_MILLE) / 1_000))
 }
 
-/// Neither of two halves of the clocks can be far off alone.
-fn median(walls: &mut [Millis]) -> Millis {
+/// A wall clock that is not ahead, if only a minority of all voters' clocks are: those that are could all be among the ones
+/// that answered. It may be behind; deadlines are then late.
+fn cautious(walls: &mut [Millis], voters: usize) -> Millis {
     walls.sort_unstable();
-    walls.get(walls.len() / 2).copied().unwrap_or(0)
+    let wrong = voters.saturating_sub(1) / 2;
+    walls.get(walls.len().saturating_sub(1 + wrong)).copied().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -119,8 +121,12 @@ mod tests {
     }
 
     #[test]
-    fn one_wrong_wall_clock_of_three_does_not_count() {
-        assert_eq!(median(&mut [9_999_999, 1_000, 1_001]), 1_001);
-        assert_eq!(median(&mut [1, 1_000, 1_001]), 1_000);
+    fn a_minority_of_wrong_wall_clocks_does_not_count() {
+        assert_eq!(cautious(&mut [9_999_999, 1_000, 1_001], 3), 1_001);
+        assert_eq!(cautious(&mut [9_999_999, 1_000], 3), 1_000);
+        assert_eq!(cautious(&mut [9_999_999, 1_000, 9_999_998], 5), 1_000);
+        assert_eq!(cautious(&mut [9_999_999, 1_000, 9_999_998, 1_001, 1_002], 5), 1_002);
+        assert_eq!(cautious(&mut [7], 1), 7);
+        assert_eq!(cautious(&mut [], 3), 0);
     }
 }

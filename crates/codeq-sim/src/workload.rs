@@ -122,6 +122,18 @@ impl Workload {
         ClientCall { command: self.enqueue(1), wait: 0 }
     }
 
+    /// Claims of anything, one for each tenant.
+    pub fn claims(&mut self) -> Vec<ClientCall> {
+        let tenants = self.plan.tenants.clone();
+        let claim = |tenant| {
+            let worker = self.worker();
+            let lease = self.rng.between(LEASE_MS_MIN, self.plan.lease).min(LEASE_MS_MAX);
+            let claim = Claim { tenant, worker, from: Selector::Any, lease, count: 1 };
+            ClientCall { command: Command::Claim(claim), wait: 0 }
+        };
+        tenants.into_iter().map(claim).collect()
+    }
+
     fn command(&mut self, act: Act, wall: Millis) -> Option<Command> {
         Some(match act {
             Act::Enqueue => self.enqueue(1),

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use codeq_core::codec::{begin_group, push_command};
 use codeq_core::command::{Claim, Command, Enqueue, NewTask, Selector};
 use codeq_core::digest::{WriteDigest, digest};
 use codeq_core::id::ShardId;
 use codeq_core::moment::Moment;
 use codeq_disk::{RealDisk, SharedDisk};
 use codeq_engine::recover::Node;
+use codeq_engine::replica::Replica;
 use codeq_engine::request::Request;
 use codeq_engine::shard::Shard;
 use codeq_engine::{OpenError, Options};
@@ -119,4 +121,16 @@ fn a_record_that_does_not_decode_is_named() {
     let error = copy.replay(FrameIndex(9), &record[..record.len() - 1]).unwrap_err();
     assert!(matches!(error, OpenError::Record { index: FrameIndex(9), .. }), "{error}");
     assert!(error.to_string().starts_with("log frame 9, shard 0: "), "{error}");
+}
+
+/// A client may have been told that its lease had ended: for the next leader it must not be earlier than that.
+#[test]
+fn a_replica_notes_the_time_of_commands_that_changed_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut replica = Replica::new(open(dir.path()).shards, 0);
+    let mut record = Vec::new();
+    begin_group(Moment { now: 50, wall: 70 }, &mut record);
+    push_command(&claim(), &mut record);
+    replica.apply(1, None, &[(ShardId(0), record.into())], |_, _| {}).unwrap();
+    assert_eq!(replica.now(), 50);
 }

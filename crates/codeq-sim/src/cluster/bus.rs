@@ -101,8 +101,8 @@ impl<Q, A> Clone for Bus<Q, A> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Arrives(Duration),
-    /// The sender learns of it after this time, if at all.
-    Lost(Option<Duration>),
+    /// The sender learns of it after this time, unless its own time is up before.
+    Lost(Duration),
 }
 
 impl<Q: Clone + Send + 'static, A: Send + 'static> Bus<Q, A> {
@@ -217,37 +217,36 @@ impl<Q: Clone + Send + 'static, A: Send + 'static> Bus<Q, A> {
             match (outcome, heard) {
                 // A sender that no longer waits does not need to know.
                 (Ok(answer), Some(heard)) => drop(heard.send(Ok(answer))),
-                (Err(Some(after)), Some(heard)) => {
+                (Err(after), Some(heard)) => {
                     runtime::sleep(after).await;
                     let _ = heard.send(Err(Unreachable));
                 }
-                (Err(None), Some(mut heard)) => heard.closed().await,
                 (_, None) => {}
             }
         });
     }
 
-    /// The error says after how long the sender notices, if it does before its time is up.
-    async fn exchange(&self, from: NodeId, to: NodeId, request: Q) -> Result<A, Option<Duration>> {
+    /// The error says after how long the sender notices.
+    async fn exchange(&self, from: NodeId, to: NodeId, request: Q) -> Result<A, Duration> {
         self.travel(from, to).await?;
         let receiver = {
             let mut state = self.state.lock();
             state.traffic.arrived += 1;
             state.receivers.get(&to).cloned()
         };
-        let receiver = receiver.ok_or(Some(Duration::from_micros(100)))?;
+        let receiver = receiver.ok_or(Duration::from_micros(100))?;
         let (done, answer) = oneshot::channel();
         self.executor.spawn_on(Some(to), async move {
             let _ = done.send(receiver(from, request).await);
         });
         // If the node crashes, its end of the connection is closed.
-        let answer = answer.await.map_err(|_| Some(Duration::from_millis(1)))?;
+        let answer = answer.await.map_err(|_| Duration::from_millis(1))?;
         self.travel(to, from).await?;
         self.state.lock().traffic.answered += 1;
         Ok(answer)
     }
 
-    async fn travel(&self, from: NodeId, to: NodeId) -> Result<(), Option<Duration>> {
+    async fn travel(&self, from: NodeId, to: NodeId) -> Result<(), Duration> {
         let fate = self.state.lock().fate(from, to);
         match fate {
             Fate::Lost(noticed) => return Err(noticed),
@@ -255,7 +254,7 @@ impl<Q: Clone + Send + 'static, A: Send + 'static> Bus<Q, A> {
         }
         // What is on its way when the link is cut is lost as well.
         match self.state.lock().cut.contains(&(from, to)) {
-            true => Err(None),
+            true => Err(Duration::from_secs(1)),
             false => Ok(()),
         }
     }
@@ -266,9 +265,12 @@ impl<Q, A> State<Q, A> {
         let weather = self.weather;
         let rng = &mut self.rng;
         if self.cut.contains(&(from, to)) || rng.below(1_000) < weather.loss {
-            // Refused by a firewall, or swallowed.
-            let noticed = rng.chance(30).then(|| Duration::from_micros(rng.between(100, 5_000)));
-            return Fate::Lost(noticed);
+            // Refused by a firewall, or swallowed: then the connection is closed after a second in which nothing moves.
+            let noticed = match rng.chance(30) {
+                true => rng.between(100, 5_000),
+                false => rng.between(1_000_000, 2_000_000),
+            };
+            return Fate::Lost(Duration::from_micros(noticed));
         }
         let mut micros = rng.between(weather.fastest, weather.slowest.max(weather.fastest));
         if rng.below(1_000) < weather.straggler {

@@ -15,7 +15,7 @@ use codeq_core::moment::Moment;
 use codeq_core::names::queue_name;
 use codeq_core::reply::Reply;
 use codeq_engine::shard::Shard;
-use codeq_raft::types::{Entry, LogId, NodeId};
+use codeq_raft::types::{Entry, LogId, NodeId, Proposal};
 use codeq_store::MemStore;
 use openraft::EntryPayload;
 
@@ -50,6 +50,7 @@ pub struct Committed {
     pub latest: Moment,
     /// Commands so far.
     pub commands: u64,
+    proposal: Option<Proposal>,
 }
 
 /// Identifies a command by its bytes.
@@ -74,6 +75,7 @@ impl Committed {
             outcomes: BTreeMap::new(),
             latest: Moment::default(),
             commands: 0,
+            proposal: None,
         })
     }
 
@@ -125,6 +127,7 @@ impl Committed {
             // Proposed in an earlier term: nobody applies it.
             return Ok(None);
         }
+        self.proposal = Some(proposal.clone());
         let mut found = None;
         for (shard, record) in &proposal.records {
             let Some((state, store, digest)) = self.shards.get_mut(usize::from(*shard)) else {
@@ -168,6 +171,15 @@ impl Committed {
             Some(at) => Ok(outcomes.remove(at)),
             None => Err(outcomes.clone()),
         }
+    }
+
+    /// A proposal that was committed in its term, as if it had been proposed again in the same term.
+    pub fn a_proposal(&self) -> Option<Proposal> {
+        let mut again = self.proposal.clone()?;
+        // No node has this incarnation, so nobody answers it.
+        again.origin.incarnation = 0;
+        again.digests = None;
+        Some(again)
     }
 
     /// Whether a claim would find something in a shard.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use codeq_raft::types::NodeId;
 
 use super::bus::Weather;
-use super::rules::{PROGRESS, STABLE};
+use super::rules::{PROGRESS, STABLE, STOPPED};
 use super::run::{PROGRESS_WITHIN, Run};
 use crate::disk::{Class, Faults};
 
@@ -15,7 +15,7 @@ const HOUR_MS: i64 = 3_600_000;
 type Episode = (&'static str, u64, fn(&mut Run));
 
 /// The episodes, with how often they come.
-const EPISODES: [Episode; 14] = [
+const EPISODES: [Episode; 17] = [
     ("storm", 4, Run::storm),
     ("leader killed", 3, Run::kill_leader),
     ("leader restarted at once", 2, Run::restart_leader),
@@ -30,6 +30,9 @@ const EPISODES: [Episode; 14] = [
     ("stale clock", 1, Run::stale_clock),
     ("suspended", 2, Run::suspend),
     ("disk trouble", 3, Run::disk_trouble),
+    ("late proposal", 1, Run::propose_late),
+    ("stale leader", 2, Run::keep_stale_leader),
+    ("log lost", 1, Run::lose_log),
 ];
 
 impl Run {
@@ -405,5 +408,88 @@ impl Run {
         self.pass(time);
         self.compact(id);
         self.pass(SECOND);
+    }
+
+    /// A proposal reaches openraft only after an election, as if it had been queued all the time: nobody may apply it.
+    fn propose_late(&mut self) {
+        self.pass(SECOND);
+        let before = self.rules.highest();
+        let Some(proposal) = self.committed.a_proposal() else { return };
+        self.kill_leader();
+        self.pass(SECOND);
+        let Some(leader) = self.leader().filter(|_| self.rules.highest() > before) else { return };
+        let Some(node) = self.node(leader) else { return };
+        self.world.executor.spawn_on(Some(leader), async move {
+            // A node that does not lead any more refuses it.
+            if let Ok(written) = node.raft().client_write_ff(proposal).await {
+                drop(written.await);
+            }
+        });
+        self.pass(SECOND);
+    }
+
+    /// A leader is no longer heard, but still hears late answers to what it asked before, so for a while it does not
+    /// know that there is another one. Clients ask both.
+    fn keep_stale_leader(&mut self) {
+        self.world.network.set_weather(Weather::FAIR);
+        let Some(old) = self.leader() else { return };
+        for other in self.followers() {
+            self.world.network.slow_down(other, old, 1_400_000);
+        }
+        self.pass(SECOND);
+        for other in self.followers() {
+            self.world.network.cut(old, other);
+        }
+        let end = self.world.executor.time() + SECOND * 3;
+        while self.world.executor.time() < end && !self.is_over() {
+            if let Some(leader) = self.leader().filter(|leader| *leader != old) {
+                let call = self.clients.workload.simple();
+                self.call_node(leader, call);
+            }
+            for call in self.clients.workload.claims() {
+                self.call_node(old, call);
+            }
+            self.pass(Duration::from_millis(10));
+        }
+    }
+
+    /// The disk of a follower says that the log is synced, and it is not. After a power cut the rows know more than the
+    /// log: the node must refuse to start, and is replaced.
+    fn lose_log(&mut self) {
+        self.pass(SECOND);
+        let followers = self.followers();
+        let Some(follower) = self.rng.pick(&followers).copied() else { return };
+        let Some(machine) = self.machines.get(&follower) else { return };
+        machine.disk.lie(Class::Log);
+        self.pass(SECOND * 2);
+        self.compact(follower);
+        self.pass(SECOND);
+        let Some(node) = self.node(follower) else { return };
+        let position =
+            node.replica().each().map(|shard| shard.data().read().store.position()).max();
+        // Whatever it says afterwards, nobody may hear it: it may have forgotten what it acknowledged.
+        let all = self.everybody();
+        self.world.network.part(&[follower], &all);
+        drop(node);
+        self.crash(follower, true);
+        self.expelled = Some(follower);
+        self.pass(SECOND);
+        if let Some(node) = self.node(follower) {
+            let last = node.log().last_log_id().map_or(0, |last| last.index);
+            if position.is_some_and(|position| position > last) {
+                self.violation(
+                    STOPPED,
+                    format!("node {follower} started although the end of its log is lost"),
+                );
+            }
+        }
+        self.expelled = None;
+        self.crash(follower, true);
+        self.machines.remove(&follower);
+        self.desired.remove(&follower);
+        if let Some(new) = self.add_machine(false) {
+            self.desired.insert(new);
+        }
+        self.pass(SECOND * 2);
     }
 }

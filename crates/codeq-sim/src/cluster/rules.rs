@@ -22,10 +22,11 @@ pub const STOPPED: u8 = 104;
 /// A follower that returns does not depose a healthy leader.
 pub const STABLE: u8 = 105;
 
-/// The fastest clock, in parts per million.
-pub const DRIFT_PPM_MAX: u64 = 1_000;
 /// Milliseconds are rounded in several places.
 const SLACK_MS: Millis = 10;
+
+/// How old the latest note of the time may be.
+const NOTE_AGE_MAX_MS: Millis = 20_000;
 
 /// The leader as votes name it.
 pub type Leader = (u64, NodeId);
@@ -47,6 +48,8 @@ struct TimeSample {
 /// What was seen of the nodes so far.
 #[derive(Default)]
 pub struct Rules {
+    /// By how much clocks are off at most, in parts per million.
+    drift: u64,
     nodes: BTreeMap<NodeId, Seen>,
     leaders: BTreeMap<Leader, u64>,
     highest: Leader,
@@ -54,6 +57,11 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// Rules for clocks that are off by up to this many parts per million.
+    pub fn new(drift: u64) -> Rules {
+        Rules { drift, ..Rules::default() }
+    }
+
     /// Number of leaders that were elected.
     pub fn elections(&self) -> u64 {
         self.leaders.len() as u64
@@ -135,9 +143,10 @@ impl Rules {
         machines: &BTreeMap<NodeId, Machine>,
         found: &mut Vec<Violation>,
     ) {
+        let drift = self.drift * 11 / 10;
         let passed = |duration: Duration| {
             let millis = duration.as_millis() as u64;
-            millis + millis * DRIFT_PPM_MAX * 11 / 10 / 1_000_000 + SLACK_MS
+            millis + millis * drift / 1_000_000 + SLACK_MS
         };
         let latest = EPOCH + passed(true_time);
         if engine > latest {
@@ -153,7 +162,10 @@ impl Rules {
             // If most nodes have restarted, nobody may know what time it was, and their wall clocks count.
             let same = |(id, one): &(&NodeId, &u64)| last.incarnations.get(id) == Some(one);
             let stayed = incarnations.iter().filter(same).count();
-            let latest = last.engine + passed(true_time.saturating_sub(last.true_time));
+            // A note of the time may be some seconds old, in which bad clocks drift apart.
+            let latest = last.engine
+                + passed(true_time.saturating_sub(last.true_time))
+                + self.drift * NOTE_AGE_MAX_MS / 1_000_000;
             if engine > latest && stayed * 2 > incarnations.len() {
                 let text = format!(
                     "a new leader's engine time is {} ms ahead of the one before",
