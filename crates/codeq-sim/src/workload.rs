@@ -118,8 +118,8 @@ impl Workload {
     }
 
     /// One task that nothing keeps from being accepted.
-    pub fn simple(&mut self) -> Ask {
-        Ask { command: self.enqueue(1), wait: 0 }
+    pub fn simple(&mut self) -> ClientCall {
+        ClientCall { command: self.enqueue(1), wait: 0 }
     }
 
     fn command(&mut self, act: Act, wall: Millis) -> Option<Command> {

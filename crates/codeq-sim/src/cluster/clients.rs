@@ -21,7 +21,7 @@ use crate::notes;
 use crate::plan::Plan;
 use crate::rng::{Rng, mix, text_hash};
 use crate::simulator::{count_in_engine_time, learn};
-use crate::workload::{Ask, Workload};
+use crate::workload::{ClientCall, Workload};
 
 /// What the clients have done and heard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -99,22 +99,28 @@ impl Clients {
     }
 
     /// Sends a request to a node.
-    pub fn ask(&mut self, ask: Ask, node: &Node, process: ProcessId, committed: &Committed) {
-        self.note_retention(&ask.command);
-        let is_claim = matches!(ask.command, Command::Claim(_));
+    pub fn call(
+        &mut self,
+        call: ClientCall,
+        node: &Node,
+        process: ProcessId,
+        committed: &Committed,
+    ) {
+        self.note_retention(&call.command);
+        let is_claim = matches!(call.command, Command::Claim(_));
         let shards = self.shards;
-        match route(&ask.command, shards) {
-            Ok(Route::One(shard)) => self.send(shard, &ask, node, process, committed),
-            Ok(Route::All) if is_claim && ask.wait > 0 && shards > 1 => {
-                self.send_to_first(&ask, node, process);
+        match route(&call.command, shards) {
+            Ok(Route::One(shard)) => self.send(shard, &call, node, process, committed),
+            Ok(Route::All) if is_claim && call.wait > 0 && shards > 1 => {
+                self.send_to_first(&call, node, process);
             }
             Ok(Route::All) if is_claim => {
                 let shard = ShardId(self.rng.below(u64::from(shards)) as u16);
-                self.send(shard, &ask, node, process, committed);
+                self.send(shard, &call, node, process, committed);
             }
             Ok(Route::All) => {
                 for shard in ShardId::all(shards) {
-                    self.send(shard, &ask, node, process, committed);
+                    self.send(shard, &call, node, process, committed);
                 }
             }
             // Refused before it reached a shard.
@@ -139,16 +145,16 @@ impl Clients {
     fn send(
         &mut self,
         shard: ShardId,
-        ask: &Ask,
+        call: &ClientCall,
         node: &Node,
         process: ProcessId,
         committed: &Committed,
     ) {
         let (sender, answer) = oneshot::channel();
-        let request = Request::with(ask.command.clone(), ReplyTo::One(sender), ask.wait);
+        let request = Request::with(call.command.clone(), ReplyTo::One(sender), call.wait);
         let command = request.command.clone();
         let claimable = match &command {
-            Command::Claim(claim) => ask.wait == 0 && committed.has_claimable(shard, claim),
+            Command::Claim(claim) => call.wait == 0 && committed.has_claimable(shard, claim),
             _ => false,
         };
         self.track(command, Some(shard), process, claimable, answer);
@@ -156,16 +162,16 @@ impl Clients {
     }
 
     /// Sends a claim that waits in every shard and is answered by one.
-    fn send_to_first(&mut self, ask: &Ask, node: &Node, process: ProcessId) {
+    fn send_to_first(&mut self, call: &ClientCall, node: &Node, process: ProcessId) {
         let (sender, answer) = oneshot::channel();
         let first = FirstReply::new(ReplyTo::One(sender), Inboxes::default());
         // One shard's answer arrives; the others may lease a task briefly and return it.
         let (_, unheard) = oneshot::channel();
-        self.track(ask.command.clone(), None, process, false, unheard);
-        self.track(ask.command.clone(), None, process, false, answer);
+        self.track(call.command.clone(), None, process, false, unheard);
+        self.track(call.command.clone(), None, process, false, answer);
         for shard in ShardId::all(self.shards) {
             let reply = ReplyTo::First(first.clone());
-            node.submit(shard, Request::with(ask.command.clone(), reply, ask.wait));
+            node.submit(shard, Request::with(call.command.clone(), reply, call.wait));
         }
     }
 
@@ -280,7 +286,8 @@ impl Clients {
         let report = |answered: &Answered| {
             let Answered { command, process, reply, .. } = answered;
             let known = committed.take(*process, command, reply).err().unwrap_or_default();
-            let known: Vec<_> = known.iter().map(|outcome| (outcome.index, &outcome.reply)).collect();
+            let known: Vec<_> =
+                known.iter().map(|outcome| (outcome.index, &outcome.reply)).collect();
             let text = format!(
                 "node {} answered {reply:?} to {command:?}, but what was committed says {known:?}",
                 process.0

@@ -74,7 +74,10 @@ impl Run {
     /// While a majority is connected, it has to work.
     fn expect_progress(&mut self, what: &str) {
         if !self.await_acknowledgement(PROGRESS_WITHIN) {
-            self.violation(PROGRESS, format!("{what}: nothing was acknowledged within ten seconds"));
+            self.violation(
+                PROGRESS,
+                format!("{what}: nothing was acknowledged within ten seconds"),
+            );
         }
     }
 

@@ -117,12 +117,7 @@ pub fn member(id: NodeId) -> Member {
 
 impl Machine {
     /// Boots a new machine and formats its disk: for the first node of a cluster, or for one that joins later.
-    pub fn new(
-        world: &World,
-        id: NodeId,
-        first: bool,
-        drift: i64,
-    ) -> Result<Machine, StartError> {
+    pub fn new(world: &World, id: NodeId, first: bool, drift: i64) -> Result<Machine, StartError> {
         let World { executor, options, seed, .. } = world;
         let disk = SimDisk::new(mix(&[*seed, id]));
         let (shared, dir) = (disk.shared(), Path::new(DIR));

@@ -32,7 +32,7 @@ use crate::invariants::{Violation, check_all};
 use crate::ledger::Final;
 use crate::plan::Plan;
 use crate::rng::{Rng, mix};
-use crate::workload::Ask;
+use crate::workload::ClientCall;
 
 /// Within this time after a repair the cluster works again.
 pub(super) const PROGRESS_WITHIN: Duration = Duration::from_secs(10);
@@ -263,7 +263,7 @@ impl Run {
             return self.violation(PROGRESS, "the first node does not lead");
         }
         let configure = Command::Configure(self.plan.settings.clone());
-        self.ask(Ask { command: configure, wait: 0 });
+        self.call(ClientCall { command: configure, wait: 0 });
         self.pass(Duration::from_secs(1));
         for size in [3, 5] {
             while size <= self.report.nodes && (self.desired.len() as u64) < size {
@@ -344,7 +344,7 @@ impl Run {
     }
 
     /// Sends a request: mostly to the leader, sometimes to any node.
-    pub(super) fn ask(&mut self, ask: Ask) {
+    pub(super) fn call(&mut self, call: ClientCall) {
         let up = self.nodes();
         let leader = self.leader().filter(|_| self.rng.chance(90));
         let any = self.rng.pick(&up).map(|(id, _)| *id);
@@ -354,7 +354,7 @@ impl Run {
         let process = (id, machine.incarnation);
         let executor = self.world.executor.clone();
         let (clients, committed) = (&mut self.clients, &self.committed);
-        executor.with_owner(Some(id), || clients.ask(ask, &node, process, committed));
+        executor.with_owner(Some(id), || clients.call(call, &node, process, committed));
     }
 
     /// Lets the cluster and its clients work for some time.
@@ -363,8 +363,8 @@ impl Run {
         while self.world.executor.time() < end && !self.is_over() {
             for _ in 0..self.rng.between(0, self.burst) {
                 let wall = self.machines.values().next().map_or(0, |machine| machine.clock.wall());
-                let ask = self.clients.workload.next(wall);
-                self.ask(ask);
+                let call = self.clients.workload.next(wall);
+                self.call(call);
             }
             let left = end.saturating_sub(self.world.executor.time());
             let step = Duration::from_micros(self.rng.between(500, 50_000)).min(left);
@@ -377,7 +377,8 @@ impl Run {
     fn look(&mut self) {
         self.steps += 1;
         for panicked in self.world.executor.take_panics() {
-            let owner = panicked.owner.map_or("the simulator".to_owned(), |id| format!("node {id}"));
+            let owner =
+                panicked.owner.map_or("the simulator".to_owned(), |id| format!("node {id}"));
             self.violation(RAFT, format!("a task of {owner} panicked: {}", panicked.text));
         }
         self.look_after_processes();
@@ -482,12 +483,12 @@ impl Run {
         let mut log = node.log().clone();
         let read = log.try_get_log_entries(compared + 1..applied + 1);
         let mut read = Box::pin(read);
-        let entries: Vec<Entry> =
-            match read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(Ok(entries)) => entries,
-                // Purged meanwhile, or the disk is dead.
-                Poll::Ready(Err(_)) | Poll::Pending => Vec::new(),
-            };
+        let entries: Vec<Entry> = match read.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        {
+            Poll::Ready(Ok(entries)) => entries,
+            // Purged meanwhile, or the disk is dead.
+            Poll::Ready(Err(_)) | Poll::Pending => Vec::new(),
+        };
         let mut last = compared;
         let bad = |error: codeq_core::kv::KvError| Violation::new(14, error.to_string());
         for entry in &entries {
@@ -529,9 +530,9 @@ impl Run {
             }
         }
         // After a restart, a shard may be ahead of the others.
-        let ahead = replica.each().any(|shard| {
-            shard.data().read().store.position() > self.committed.applied()
-        });
+        let ahead = replica
+            .each()
+            .any(|shard| shard.data().read().store.position() > self.committed.applied());
         if replica.applied() == self.committed.applied() && !ahead {
             match self.committed.compare(&format!("node {id}"), replica.each()) {
                 Ok(violations) => found.extend(violations),
@@ -637,8 +638,8 @@ impl Run {
         let before = self.clients.counts.acked;
         while self.world.executor.time() < end && !self.is_over() {
             if let Some(leader) = self.leader() {
-                let ask = self.clients.workload.simple();
-                self.ask_node(leader, ask);
+                let call = self.clients.workload.simple();
+                self.call_node(leader, call);
             }
             self.pass(Duration::from_millis(50));
             if self.clients.counts.acked > before {
@@ -648,13 +649,13 @@ impl Run {
         self.is_over()
     }
 
-    fn ask_node(&mut self, id: NodeId, ask: Ask) {
+    fn call_node(&mut self, id: NodeId, call: ClientCall) {
         let Some(machine) = self.machines.get(&id) else { return };
         let Some(node) = machine.node() else { return };
         let process = (id, machine.incarnation);
         let executor = self.world.executor.clone();
         let (clients, committed) = (&mut self.clients, &self.committed);
-        executor.with_owner(Some(id), || clients.ask(ask, &node, process, committed));
+        executor.with_owner(Some(id), || clients.call(call, &node, process, committed));
     }
 
     /// Whether all voters are who they should be and have applied everything.
