@@ -38,7 +38,7 @@ pub fn digest<K: KvRead + ?Sized>(state: &State, kv: &K) -> Result<[u8; 32], KvE
 /// A rolling hash over the rows that the rules write, in order. Two copies of a shard that applied the same commands
 /// have the same one; if a rule ever behaved differently on one of them, theirs differ from then on.
 ///
-/// It does not cover [`State::write_back`], because every copy checkpoints when it likes. Whoever wants a digest passes
+/// It does not cover [`State::write_back`], because copies checkpoint at different times. Whoever wants a digest passes
 /// [`WriteDigest::over`] to [`State::apply`] instead of the tables, so that nobody else pays for it.
 ///
 /// The function is part of the format: copies run by different releases compare their digests, and checkpoints keep

@@ -73,7 +73,7 @@ pub fn refusal(disk: &dyn Disk, dir: &Path) -> Result<Option<OpenError>, OpenErr
     }
     let names = disk.list(dir).map_err(OpenError::io("list", dir))?;
     let held = names.iter().find(|name| !is_allowed(name));
-    let ours = names.iter().any(|name| name == "log" || layout::is_shard(name));
+    let ours = names.iter().any(|name| is_ours(name));
     Ok(match held {
         Some(_) if ours => foreign(
             "its MANIFEST is missing, but there is data; nothing was changed: restore it from a backup"
@@ -89,17 +89,22 @@ pub(crate) fn is_allowed(name: &str) -> bool {
     matches!(name, "LOCK" | "lost+found" | UNFINISHED)
 }
 
+/// Whether a creation makes a directory of this name.
+fn is_ours(name: &str) -> bool {
+    layout::is_shard(name) || matches!(name, "log" | "raft")
+}
+
 /// Removes the remains of an interrupted creation, except for its mark.
 pub(crate) fn clear(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
     let names = disk.list(dir).map_err(OpenError::io("list", dir))?;
     let expected = |name: &str| {
-        is_allowed(name) || layout::is_shard(name) || matches!(name, "log" | "MANIFEST.new" | NAME)
+        is_allowed(name) || is_ours(name) || matches!(name, "MANIFEST.new" | NAME)
     };
     if let Some(name) = names.iter().find(|name| !expected(name)) {
         let reason = format!("it holds '{name}'; choose an empty directory");
         return Err(OpenError::Foreign { dir: dir.to_owned(), reason });
     }
-    for name in names.iter().filter(|name| *name == "log" || layout::is_shard(name)) {
+    for name in names.iter().filter(|name| is_ours(name)) {
         let sub = dir.join(name);
         for file in disk.list(&sub).map_err(OpenError::io("list", &sub))? {
             let file = sub.join(file);

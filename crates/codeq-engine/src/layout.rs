@@ -60,15 +60,15 @@ pub fn clock_path(dir: &Path) -> PathBuf {
     dir.join("CLOCK")
 }
 
-/// What only a member of a cluster has: its vote and its members.
-pub fn raft_dir(dir: &Path) -> PathBuf {
-    dir.join("raft")
+/// The vote and the members of a cluster, which only a member has.
+pub fn raft_state_path(dir: &Path) -> PathBuf {
+    dir.join("raft").join("state")
 }
 
 /// Refuses the directory of a member of a cluster: its log cannot be replayed without the other members.
 pub(crate) fn refuse_member(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
-    let raft = raft_dir(dir);
-    if !disk.exists(&raft).map_err(OpenError::io("look for", &raft))? {
+    let state = raft_state_path(dir);
+    if !disk.exists(&state).map_err(OpenError::io("look for", &state))? {
         return Ok(());
     }
     let reason = "it belongs to a member of a cluster and cannot run alone".to_owned();

@@ -128,6 +128,8 @@ impl RaftStateMachine<Types> for Machine {
         _: Box<SnapshotRows>,
     ) -> Result<(), StorageError> {
         self.0.install(meta).map_err(|error| {
+            // Openraft may be waiting for the log to continue behind the snapshot.
+            self.0.log.not_installed(&error.to_string());
             StorageIOError::write_snapshot(Some(meta.signature()), AnyError::new(&error)).into()
         })
     }

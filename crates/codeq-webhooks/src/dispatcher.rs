@@ -100,7 +100,7 @@ pub(crate) struct Dispatcher<T> {
 struct Tenant {
     /// Hosts of its callable receivers, next one first.
     ready: VecDeque<u64>,
-    /// Whether the tenant is in the dispatcher's list.
+    /// Whether the tenant is in the dispatcher's `ready`.
     is_ready: bool,
     waiting: usize,
     receivers: usize,
@@ -115,7 +115,7 @@ struct State<T> {
     busy: usize,
     /// Failures in a row.
     failures: u32,
-    /// Whether the receiver is in its tenant's list.
+    /// Whether the receiver is in its tenant's `ready`.
     is_ready: bool,
 }
 

@@ -12,7 +12,7 @@ use codeq_core::view::Task;
 use codeq_disk::{RealDisk, SharedDisk};
 use codeq_engine::clock::SystemClock;
 use codeq_engine::request::{ReplyTo, Request};
-use codeq_engine::{Answer, EngineError, Options};
+use codeq_engine::{Answer, Engine, EngineError, Options};
 use codeq_raft::log_store::{NewNode, Start};
 use codeq_raft::node::{self, Node, Setup, Timing};
 use codeq_raft::transport::{self, Sending, Transport, Unreachable};
@@ -147,4 +147,12 @@ fn a_waiting_claim_gets_the_next_task_or_times_out_empty() {
         assert_eq!(node.replica().applied(), entries + 2, "the wait itself cost no entry");
         node.shutdown().await;
     });
+}
+
+#[test]
+fn a_single_node_refuses_the_directory_of_a_member() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path(), &options());
+    let refused = Engine::open(dir.path(), options()).err().unwrap().to_string();
+    assert!(refused.contains("member of a cluster"), "{refused}");
 }
