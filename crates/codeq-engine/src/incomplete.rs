@@ -97,9 +97,8 @@ fn is_ours(name: &str) -> bool {
 /// Removes the remains of an interrupted creation, except for its mark.
 pub(crate) fn clear(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
     let names = disk.list(dir).map_err(OpenError::io("list", dir))?;
-    let expected = |name: &str| {
-        is_allowed(name) || is_ours(name) || matches!(name, "MANIFEST.new" | NAME)
-    };
+    let expected =
+        |name: &str| is_allowed(name) || is_ours(name) || matches!(name, "MANIFEST.new" | NAME);
     if let Some(name) = names.iter().find(|name| !expected(name)) {
         let reason = format!("it holds '{name}'; choose an empty directory");
         return Err(OpenError::Foreign { dir: dir.to_owned(), reason });

@@ -13,8 +13,8 @@ use openraft::{Raft, RaftMetrics, ServerState};
 use tokio::sync::mpsc;
 
 use crate::fault::Fault;
-use crate::node::Shared;
 use crate::runtime;
+use crate::shared::Shared;
 use crate::transport::{Request, Response, TimeNote};
 use crate::types::{Digests, Member, NodeId, Origin, Proposal, Types};
 

@@ -23,4 +23,5 @@ mod journal;
 mod leader;
 mod machine;
 mod network;
+mod shared;
 mod time;

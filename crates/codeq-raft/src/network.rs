@@ -12,8 +12,8 @@ use openraft::raft::{
 use openraft::{AnyError, OptionalSend, Snapshot};
 
 use crate::fault::Fault;
-use crate::node::Shared;
 use crate::runtime;
+use crate::shared::Shared;
 use crate::transport::{Request, Response};
 use crate::types::{Member, NodeId, Types, Vote};
 

@@ -2,20 +2,20 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use codeq_core::id::ShardId;
 use codeq_core::moment::Moment;
 use codeq_disk::SharedDisk;
+use codeq_engine::Options;
 use codeq_engine::clock::Clock;
 use codeq_engine::replica::Replica;
 use codeq_engine::request::Request as EngineRequest;
-use codeq_engine::{Options, install};
 use openraft::raft::AppendEntriesResponse;
-use openraft::{Config, EntryPayload, Raft, RaftMetrics, Snapshot, SnapshotPolicy};
+use openraft::{EntryPayload, Raft, Snapshot};
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 
 pub use crate::core::StartError;
+pub use crate::shared::Timing;
 
 use crate::core::Core;
 use crate::fault::Fault;
@@ -25,60 +25,15 @@ use crate::log_store::{LogStore, NewNode};
 use crate::machine::Machine;
 use crate::network::Network;
 use crate::runtime;
-use crate::snapshot::{Receiving, Rows, SnapshotRows};
+use crate::shared::Shared;
+use crate::snapshot::{Rows, SnapshotRows};
 use crate::time::Time;
 use crate::transport::{Request, Response, Transport};
-use crate::types::{Entry, LogId, Member, NodeId, Types, Vote};
+use crate::types::{Entry, LogId, Types};
 
 /// Bytes of applied entries that stay in the log, for nodes that were away for a while: sending them is quicker than
 /// sending all rows.
 const LOG_KEEP_BYTES: u64 = 256 << 20;
-
-/// How patient nodes are with each other.
-#[derive(Debug, Clone, Copy)]
-pub struct Timing {
-    /// How often a leader shows that it is there.
-    pub heartbeat: Duration,
-    /// A follower stands for election after a random time in this range, after the lease of the last leader.
-    pub election: (Duration, Duration),
-    /// How long the rows of another node may take to arrive and be installed.
-    pub snapshot: Duration,
-}
-
-impl Default for Timing {
-    fn default() -> Timing {
-        Timing {
-            heartbeat: Duration::from_millis(150),
-            election: (Duration::from_millis(400), Duration::from_millis(800)),
-            snapshot: Duration::from_secs(60),
-        }
-    }
-}
-
-impl Timing {
-    /// How long a leader counts as alive after it was last heard of.
-    pub(crate) fn lease(&self) -> Duration {
-        self.election.1
-    }
-
-    fn config(&self) -> Config {
-        let millis = |duration: Duration| duration.as_millis() as u64;
-        Config {
-            cluster_name: "codeq".to_owned(),
-            heartbeat_interval: millis(self.heartbeat),
-            election_timeout_min: millis(self.election.0),
-            election_timeout_max: millis(self.election.1),
-            install_snapshot_timeout: millis(self.snapshot),
-            snapshot_policy: SnapshotPolicy::Never,
-            max_in_snapshot_log_to_keep: u64::MAX,
-            // A node sends a snapshot only if its log no longer has what the other needs.
-            replication_lag_threshold: u64::MAX,
-            // The gates decide who may stand for election.
-            enable_elect: false,
-            ..Config::default()
-        }
-    }
-}
 
 /// What a node starts with.
 pub struct Setup {
@@ -98,23 +53,6 @@ pub struct Setup {
     pub timing: Timing,
     /// A bug to plant.
     pub fault: Option<Fault>,
-}
-
-/// What the tasks of a node share.
-pub(crate) struct Shared {
-    pub core: Arc<Core>,
-    pub gates: Gates,
-    pub time: Time,
-    pub transport: Arc<dyn Transport>,
-    pub timing: Timing,
-    /// Rows that are arriving from a leader; one transfer at a time.
-    receiving: Mutex<Transfers>,
-}
-
-#[derive(Default)]
-struct Transfers {
-    next: u64,
-    current: Option<(Receiving, Vote, openraft::SnapshotMeta<NodeId, Member>)>,
 }
 
 /// A node of a cluster. Dropping it does not stop it: use [`Node::shutdown`].
@@ -259,53 +197,6 @@ impl Node {
     pub async fn shutdown(&self) {
         // It fails only if openraft has stopped already.
         let _ = self.raft.shutdown().await;
-    }
-}
-
-impl Shared {
-    /// Takes note of who may vote.
-    pub(crate) fn note_members(&self, metrics: &RaftMetrics<NodeId, Member>) {
-        let joint = metrics.membership_config.membership().get_joint_config();
-        self.gates.set_voters(joint.iter().map(|set| set.iter().copied().collect()).collect());
-    }
-
-    /// Checkpoints the rows and lets go of the log up to `index`, but not of what comes after the previous checkpoint.
-    async fn compact(&self, raft: &Raft<Types>, index: u64) {
-        let upto = self.core.rows.lock().previous.min(index);
-        // Both fail only if openraft has stopped.
-        if raft.trigger().snapshot().await.is_ok() && upto > 0 {
-            let _ = raft.trigger().purge_log(upto).await;
-        }
-    }
-
-    fn begin_receiving(
-        &self,
-        vote: Vote,
-        meta: openraft::SnapshotMeta<NodeId, Member>,
-    ) -> Result<Response, String> {
-        let mut transfers = self.receiving.lock();
-        // A leader that begins again has given up the transfer before.
-        transfers.current = None;
-        let core = &self.core;
-        let begun = install::begin(&core.disk, &core.dir, core.manifest, &core.options.store);
-        let imports = begun.map_err(|error| error.to_string())?;
-        transfers.next += 1;
-        let number = transfers.next;
-        transfers.current = Some((Receiving { number, imports }, vote, meta));
-        Ok(Response::Transfer(number))
-    }
-
-    fn receive_chunk(
-        &self,
-        transfer: u64,
-        shard: ShardId,
-        chunk: &[u8],
-    ) -> Result<Response, String> {
-        let mut transfers = self.receiving.lock();
-        let current = transfers.current.as_mut().filter(|it| it.0.number == transfer);
-        let (receiving, ..) = current.ok_or("there is no such transfer")?;
-        receiving.add(shard, chunk).map_err(|error| error.to_string())?;
-        Ok(Response::Received)
     }
 }
 

@@ -261,7 +261,7 @@ impl<T> fmt::Debug for OneshotSender<T> {
 #[derive(Debug)]
 pub struct Random;
 
-impl rand_core_06::RngCore for Random {
+impl rand_core::RngCore for Random {
     fn next_u32(&mut self) -> u32 {
         (random() >> 32) as u32
     }
@@ -278,7 +278,7 @@ impl rand_core_06::RngCore for Random {
         }
     }
 
-    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), rand_core_06::Error> {
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), rand_core::Error> {
         self.fill_bytes(bytes);
         Ok(())
     }
