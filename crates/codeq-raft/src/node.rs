@@ -1,7 +1,7 @@
 //! A node of a cluster.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use codeq_core::id::ShardId;
@@ -114,6 +114,8 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Transfers {
     next: u64,
+    /// The rows that arrived last, while they are being installed.
+    installing: Weak<()>,
     current: Option<(Receiving, Vote, openraft::SnapshotMeta<NodeId, Member>)>,
 }
 
@@ -247,10 +249,17 @@ impl Node {
     }
 
     async fn install(&self, transfer: u64) -> Result<Response, String> {
-        let current = self.shared.receiving.lock().current.take_if(|it| it.0.number == transfer);
-        let (receiving, vote, meta) = current.ok_or("there is no such transfer")?;
+        let installing = Arc::new(());
+        let (receiving, vote, meta) = {
+            let mut transfers = self.shared.receiving.lock();
+            let current = transfers.current.take_if(|it| it.0.number == transfer);
+            let current = current.ok_or("there is no such transfer")?;
+            transfers.installing = Arc::downgrade(&installing);
+            current
+        };
         receiving.finish().map_err(|error| error.to_string())?;
-        let snapshot = Snapshot { meta, snapshot: Box::new(SnapshotRows(Rows::Incoming)) };
+        let rows = SnapshotRows { rows: Rows::Incoming, installing: Some(installing) };
+        let snapshot = Snapshot { meta, snapshot: Box::new(rows) };
         let installed = self.raft.install_full_snapshot(vote, snapshot).await;
         installed.map(Response::Installed).map_err(|error| error.to_string())
     }
@@ -284,6 +293,9 @@ impl Shared {
         meta: openraft::SnapshotMeta<NodeId, Member>,
     ) -> Result<Response, String> {
         let mut transfers = self.receiving.lock();
+        if transfers.installing.strong_count() > 0 {
+            return Err("other rows are being installed".to_owned());
+        }
         // A leader that begins again has given up the transfer before.
         transfers.current = None;
         let core = &self.core;
