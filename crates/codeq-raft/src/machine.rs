@@ -119,7 +119,7 @@ impl RaftStateMachine<Types> for Machine {
     }
 
     async fn begin_receiving_snapshot(&mut self) -> Result<Box<SnapshotRows>, StorageError> {
-        Ok(Box::new(SnapshotRows(Rows::Incoming)))
+        Ok(Box::default())
     }
 
     async fn install_snapshot(
@@ -146,7 +146,8 @@ impl RaftStateMachine<Types> for Machine {
 fn snapshot(rows: &mut crate::core::Rows) -> Snapshot<Types> {
     let meta = Core::snapshot_meta(rows);
     let exports = rows.replica.each().map(|shard| shard.data().read().store.export()).collect();
-    Snapshot { meta, snapshot: Box::new(SnapshotRows(Rows::Outgoing(exports))) }
+    let rows = SnapshotRows { rows: Rows::Outgoing(exports), installing: None };
+    Snapshot { meta, snapshot: Box::new(rows) }
 }
 
 impl RaftSnapshotBuilder<Types> for Machine {

@@ -185,10 +185,17 @@ impl Node {
     }
 
     async fn install(&self, transfer: u64) -> Result<Response, String> {
-        let current = self.shared.receiving.lock().current.take_if(|it| it.0.number == transfer);
-        let (receiving, vote, meta) = current.ok_or("there is no such transfer")?;
+        let installing = Arc::new(());
+        let (receiving, vote, meta) = {
+            let mut transfers = self.shared.receiving.lock();
+            let current = transfers.current.take_if(|it| it.0.number == transfer);
+            let current = current.ok_or("there is no such transfer")?;
+            transfers.installing = Arc::downgrade(&installing);
+            current
+        };
         receiving.finish().map_err(|error| error.to_string())?;
-        let snapshot = Snapshot { meta, snapshot: Box::new(SnapshotRows(Rows::Incoming)) };
+        let rows = SnapshotRows { rows: Rows::Incoming, installing: Some(installing) };
+        let snapshot = Snapshot { meta, snapshot: Box::new(rows) };
         let installed = self.raft.install_full_snapshot(vote, snapshot).await;
         installed.map(Response::Installed).map_err(|error| error.to_string())
     }

@@ -1,6 +1,6 @@
 //! What the tasks of a node share: its rows, its gates, its clock, and the way to the other nodes.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use codeq_core::id::ShardId;
@@ -75,6 +75,8 @@ pub(crate) struct Shared {
 #[derive(Default)]
 pub(crate) struct Transfers {
     next: u64,
+    /// The rows that arrived last, while they are being installed.
+    pub installing: Weak<()>,
     pub current: Option<(Receiving, Vote, SnapshotMeta<NodeId, Member>)>,
 }
 
@@ -100,6 +102,9 @@ impl Shared {
         meta: SnapshotMeta<NodeId, Member>,
     ) -> Result<Response, String> {
         let mut transfers = self.receiving.lock();
+        if transfers.installing.strong_count() > 0 {
+            return Err("other rows are being installed".to_owned());
+        }
         // A leader that begins again has given up the transfer before.
         transfers.current = None;
         let core = &self.core;

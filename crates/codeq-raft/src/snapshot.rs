@@ -1,6 +1,7 @@
 //! The rows of all shards on their way from one node to another.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use codeq_core::id::ShardId;
@@ -8,7 +9,12 @@ use codeq_store::{Export, Import, StoreError};
 
 /// What openraft calls the data of a snapshot: handles on rows, never the rows themselves.
 #[derive(Default)]
-pub struct SnapshotRows(pub(crate) Rows);
+pub struct SnapshotRows {
+    pub(crate) rows: Rows,
+    /// Openraft drops it when the rows are installed or no longer needed, which may be long after the sender has given
+    /// up. Until then no others may take their place on the disk.
+    pub(crate) installing: Option<Arc<()>>,
+}
 
 #[derive(Default)]
 pub(crate) enum Rows {
@@ -21,7 +27,7 @@ pub(crate) enum Rows {
 
 impl fmt::Debug for SnapshotRows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
+        f.write_str(match self.rows {
             Rows::Outgoing(_) => "SnapshotRows(outgoing)",
             Rows::Incoming => "SnapshotRows(incoming)",
         })
@@ -31,7 +37,7 @@ impl fmt::Debug for SnapshotRows {
 impl SnapshotRows {
     /// The next chunk to send, and its shard; `None` after the last one.
     pub(crate) fn next_chunk(&mut self) -> Result<Option<(ShardId, Bytes)>, StoreError> {
-        let Rows::Outgoing(exports) = &mut self.0 else { return Ok(None) };
+        let Rows::Outgoing(exports) = &mut self.rows else { return Ok(None) };
         for (shard, export) in (0..).map(ShardId).zip(exports) {
             if let Some(chunk) = export.next_chunk()? {
                 return Ok(Some((shard, chunk.into())));

@@ -67,7 +67,8 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
         // have been replayed and ended again.
         let submitted = |bad: bool| {
             let submits = history.ops.iter().filter(move |op| match op.verb {
-                Verb::Submit(result) => is_failure(result) == bad && op.acked().is_some(),
+                // One whose answer was lost may have finished the task before it was repeated.
+                Verb::Submit(result) => is_failure(result) == bad && op.possible(),
                 _ => false,
             });
             submits.map(|op| op.invoked).min()
