@@ -10,7 +10,6 @@
     reason = "a benchmark stops at the first error"
 )]
 
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -150,23 +149,17 @@ fn main() {
     for clients in [1, 64, 256] {
         let (mut engine, mut cluster) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
-            let run = |open: &dyn Fn(&Path) -> std::pin::Pin<Box<dyn Future<Output = Queue>>>| {
+            for (replicated, rates) in [(false, &mut engine), (true, &mut cluster)] {
                 let dir = tempfile::tempdir_in(&parent).unwrap();
-                runtime.block_on(async {
-                    let queue = open(&dir.path().join("data")).await;
+                let data = dir.path().join("data");
+                rates.push(runtime.block_on(async {
+                    let queue =
+                        if replicated { open_cluster(&data).await } else { open_engine(&data) };
                     let rate = measure(&queue, clients, time).await;
                     queue.close().await;
                     rate
-                })
-            };
-            engine.push(run(&|dir| {
-                let dir = dir.to_owned();
-                Box::pin(async move { open_engine(&dir) })
-            }));
-            cluster.push(run(&|dir| {
-                let dir = dir.to_owned();
-                Box::pin(async move { open_cluster(&dir).await })
-            }));
+                }));
+            }
         }
         let (engine, cluster) = (median(engine), median(cluster));
         let ratio = cluster / engine;
