@@ -2,7 +2,7 @@
 //!
 //! Every replica, the leader too, applies what is committed and nothing else. A leader gathers requests into one entry
 //! for all shards, openraft replicates it, and [`codeq_engine::replica::Replica`] applies it on every node; on the node
-//! that proposed it, it also answers the requests. Only this crate knows openraft.
+//! that proposed it, it also answers the requests. Only this crate and its simulator know openraft.
 //!
 //! Nothing here opens a socket or starts a thread: messages go through a [`transport::Transport`], tasks and timers
 //! through [`runtime`], files through [`codeq_disk::Disk`]. So the simulator runs whole clusters in one thread.

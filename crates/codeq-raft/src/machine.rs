@@ -16,11 +16,8 @@ use crate::types::{Entry, LogId, Member, NodeId, Proposal, StorageError, StoredM
 pub(crate) struct Machine(pub Arc<Core>);
 
 impl Machine {
-    fn apply_entry(&self, entry: Entry) -> Result<(), StorageError> {
+    fn apply_entry(&self, entry: Entry) -> Result<(), AnyError> {
         let (id, core) = (entry.log_id, &self.0);
-        let failed = |error: &dyn std::error::Error| {
-            StorageError::from(StorageIOError::apply(id, AnyError::error(error)))
-        };
         let mut rows = core.rows.lock();
         match entry.payload {
             EntryPayload::Blank => rows.replica.skip(id.index),
@@ -28,7 +25,7 @@ impl Machine {
                 let stored = StoredMembership::new(Some(id), membership);
                 // Durable before any checkpoint includes this entry: a start with the old members could elect alone.
                 if !core.has(Fault::ForgetMembership) {
-                    core.log.save_membership(&stored).map_err(|error| failed(&error))?;
+                    core.log.save_membership(&stored).map_err(|error| AnyError::new(&error))?;
                 }
                 rows.membership = stored;
                 rows.replica.skip(id.index);
@@ -37,9 +34,10 @@ impl Machine {
                 // A5.
                 if let Some(digests) = &proposal.digests {
                     let compared = rows.replica.compare(digests.index, &digests.by_shard);
-                    compared.map_err(|error| failed(&error))?;
+                    compared.map_err(|error| AnyError::new(&error))?;
                 }
-                self.apply_proposal(&mut rows, id, &proposal).map_err(|error| failed(&error))?;
+                self.apply_proposal(&mut rows, id, &proposal)
+                    .map_err(|error| AnyError::new(&error))?;
             }
         }
         rows.applied = Some(id);
@@ -68,7 +66,7 @@ impl Machine {
             number = rows.replica.first_in_flight();
         }
         let mut records = proposal.records.as_slice();
-        if core.has(Fault::SkipCommand) && !own && id.index % 61 == 0 {
+        if core.has(Fault::SkipCommand) && !own && id.index.is_multiple_of(61) {
             records = records.get(1..).unwrap_or_default();
         }
         let observer = core.options.observer.0.as_ref();
@@ -96,7 +94,8 @@ impl RaftStateMachine<Types> for Machine {
         let mut replies = Vec::new();
         for entry in entries {
             let id = entry.log_id;
-            self.apply_entry(entry)?;
+            let applied = self.apply_entry(entry);
+            applied.map_err(|error| StorageIOError::apply(id, error))?;
             replies.push(());
             self.0.applied.send_replace(Some(id));
         }
@@ -146,7 +145,7 @@ impl RaftStateMachine<Types> for Machine {
 fn snapshot(rows: &mut crate::core::Rows) -> Snapshot<Types> {
     let meta = Core::snapshot_meta(rows);
     let exports = rows.replica.each().map(|shard| shard.data().read().store.export()).collect();
-    let rows = SnapshotRows { rows: Rows::Outgoing(exports), installing: None };
+    let rows = SnapshotRows { rows: Rows::Outgoing(exports), _installing: None };
     Snapshot { meta, snapshot: Box::new(rows) }
 }
 

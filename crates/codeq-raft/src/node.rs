@@ -194,7 +194,7 @@ impl Node {
             current
         };
         receiving.finish().map_err(|error| error.to_string())?;
-        let rows = SnapshotRows { rows: Rows::Incoming, installing: Some(installing) };
+        let rows = SnapshotRows { rows: Rows::Incoming, _installing: Some(installing) };
         let snapshot = Snapshot { meta, snapshot: Box::new(rows) };
         let installed = self.raft.install_full_snapshot(vote, snapshot).await;
         installed.map(Response::Installed).map_err(|error| error.to_string())

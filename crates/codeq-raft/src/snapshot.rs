@@ -13,7 +13,7 @@ pub struct SnapshotRows {
     pub(crate) rows: Rows,
     /// Openraft drops it when the rows are installed or no longer needed, which may be long after the sender has given
     /// up. Until then no others may take their place on the disk.
-    pub(crate) installing: Option<Arc<()>>,
+    pub(crate) _installing: Option<Arc<()>>,
 }
 
 #[derive(Default)]

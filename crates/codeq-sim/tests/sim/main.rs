@@ -1,6 +1,6 @@
 //! The simulator over many seeds, and its checkers over damaged data.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "helpers of tests")]
 
 mod cluster;
 mod directories;

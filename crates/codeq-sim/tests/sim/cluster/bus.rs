@@ -33,8 +33,7 @@ fn answers(executor: &Executor, bus: &Echo, numbers: u64) -> Vec<Result<u64, Unr
         });
     }
     executor.run_for(SECOND * 3);
-    let heard = heard.lock().clone();
-    heard
+    heard.lock().clone()
 }
 
 #[test]
