@@ -27,12 +27,12 @@ const EPISODES: [Episode; 17] = [
     ("all down", 2, Run::all_down),
     ("node replaced", 2, Run::replace_node),
     ("clock set", 2, Run::set_clocks),
-    ("stale clock", 1, Run::stale_clock),
+    ("stale clock", 2, Run::stale_clock),
     ("suspended", 2, Run::suspend),
     ("disk trouble", 3, Run::disk_trouble),
     ("late proposal", 1, Run::propose_late),
     ("stale leader", 2, Run::keep_stale_leader),
-    ("log lost", 1, Run::lose_log),
+    ("log lost", 2, Run::lose_log),
 ];
 
 impl Run {
@@ -236,13 +236,13 @@ impl Run {
         let before = applied(self).map_or(0, |id| id.index);
         self.world.network.heal();
         match self.rng.below(4) {
-            0 => {
-                let nth = self.rng.between(1, 60);
+            0 | 1 => {
+                let nth = self.rng.between(1, 120);
                 if let Some(machine) = self.machines.get_mut(&follower) {
                     machine.plan(Faults { cut_at_change: Some(nth), ..Faults::default() });
                 }
             }
-            1 => {
+            2 => {
                 let soon = self.between(1, 300);
                 self.pass(soon);
                 self.crash(follower, true);
@@ -333,10 +333,11 @@ impl Run {
         }
     }
 
-    /// A follower is cut off for long, and then helps to elect the next leader: its old note of the time has drifted.
+    /// The follower with the fastest clock is cut off for long, and then helps to elect the next leader: its old note of
+    /// the time has drifted.
     fn stale_clock(&mut self) {
-        let followers = self.followers();
-        let Some(follower) = self.rng.pick(&followers).copied() else { return };
+        let drift = |id: &NodeId| self.machines.get(id).map(|machine| machine.drift);
+        let Some(follower) = self.followers().into_iter().max_by_key(drift) else { return };
         let all = self.everybody();
         self.world.network.part(&[follower], &all);
         let burst = std::mem::replace(&mut self.burst, 0);
@@ -460,10 +461,12 @@ impl Run {
         let followers = self.followers();
         let Some(follower) = self.rng.pick(&followers).copied() else { return };
         let Some(machine) = self.machines.get(&follower) else { return };
+        // For a short time: if many pages were at stake, some would survive, and the log itself would notice.
         machine.disk.lie(Class::Log);
-        self.pass(SECOND * 2);
+        let short = self.between(20, 400);
+        self.pass(short);
         self.compact(follower);
-        self.pass(SECOND);
+        self.pass(Duration::from_millis(100));
         let Some(node) = self.node(follower) else { return };
         let position =
             node.replica().each().map(|shard| shard.data().read().store.position()).max();

@@ -89,8 +89,9 @@ pub struct Machine {
     pub incarnation: u64,
     /// Whether the disk has failed or filled up since the last start: the node may then stop.
     pub excused: bool,
+    /// By how many parts in a billion its monotonic clock runs too fast.
+    pub drift: i64,
     process: Arc<Mutex<Process>>,
-    drift: i64,
 }
 
 /// What all machines have in common.

@@ -158,7 +158,7 @@ impl Run {
             observer: codeq_engine::SharedObserver::default(),
         };
         // Good clocks are off by less than 0.1 %, and nodes allow for that; some seeds have bad ones.
-        let drift = if rng.chance(25) { 5_000 } else { 1_000 };
+        let drift = if rng.chance(33) { 5_000 } else { 1_000 };
         let network = Network::new(executor, seed, Weather::FAIR);
         let world = World {
             executor: executor.clone(),
