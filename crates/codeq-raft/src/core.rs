@@ -248,6 +248,8 @@ fn start(
         }
     }
     let lowest = positions.into_iter().min().unwrap_or(0);
-    let applied = log.reached(lowest).unwrap_or_default();
+    // With the planted bug, openraft believes that the missing entries were purged.
+    let missing = |_| log.last_log_id().map(|last| LogId::new(last.leader_id, lowest));
+    let applied = log.reached(lowest).unwrap_or_else(missing);
     Ok((Replica::new(shards, applied.map_or(0, |id| id.index)), applied))
 }

@@ -131,6 +131,18 @@ impl Contents {
         self.sync();
     }
 
+    /// Loses everything that was not synced.
+    pub(super) fn lose_unsynced(&mut self) {
+        for (number, before) in std::mem::take(&mut self.undo) {
+            match before {
+                Some(page) => self.pages.insert(number, page),
+                None => self.pages.remove(&number),
+            };
+        }
+        self.len = self.durable_len;
+        self.sync();
+    }
+
     /// Mixes old and new sectors of the page.
     fn tear(&mut self, number: u64, before: Option<Page>, draw: u64) {
         let old = before.unwrap_or_else(|| Box::new([0; PAGE as usize]));

@@ -70,6 +70,7 @@ struct Inner {
     next_file: u64,
     faults: Faults,
     lying: Option<Class>,
+    losing: Option<Class>,
     writes: BTreeMap<Class, u64>,
     syncs: BTreeMap<Class, u64>,
     all_syncs: u64,
@@ -114,6 +115,13 @@ impl SimDisk {
         self.0.lock().lying = Some(class);
     }
 
+    /// From now on, syncs of this class do nothing, and a power cut loses all that they should have kept: a cache without
+    /// a battery. What is left is consistent, but old.
+    pub fn lose_cache(&self, class: Class) {
+        let mut inner = self.0.lock();
+        (inner.lying, inner.losing) = (Some(class), Some(class));
+    }
+
     /// Cuts the power: open handles become invalid, and the seed decides which unsynced bytes and names survive.
     /// Afterwards the disk works again, without faults.
     pub fn power_cut(&self) {
@@ -125,7 +133,11 @@ impl SimDisk {
             inner.names.files().map(|(path, file)| (file, path.to_owned())).collect();
         inner.files.retain(|file, _| kept.contains_key(file));
         for (file, path) in kept {
+            let lost = inner.losing == Some(Class::of(&path));
             if let Some(contents) = inner.files.get_mut(&file) {
+                if lost {
+                    contents.lose_unsynced();
+                }
                 contents.power_cut(mix(&[salt, text_hash(&path.to_string_lossy())]));
             }
         }
