@@ -37,7 +37,7 @@ pub const ALL: [Sabotage; 13] = [
     bug("forget-membership", Fault::ForgetMembership, &[RAFT, PROGRESS, STOPPED, 14], false),
     bug("trust-wall-clock", Fault::TrustWallClock, &[8], false),
     bug("highest-estimate", Fault::HighestEstimate, &[8], false),
-    bug("never-mute", Fault::NeverMute, &[PROGRESS], true),
+    bug("never-mute", Fault::NeverMute, &[PROGRESS], false),
     bug("always-campaign", Fault::AlwaysCampaign, &[STABLE, PROGRESS], true),
     bug("answer-without-read-index", Fault::AnswerWithoutReadIndex, &[ANSWERS], false),
     bug("skip-command", Fault::SkipCommand, &[14, STOPPED], true),
