@@ -122,16 +122,18 @@ impl Workload {
         ClientCall { command: self.enqueue(1), wait: 0 }
     }
 
-    /// Claims of anything, one for each tenant.
-    pub fn claims(&mut self) -> Vec<ClientCall> {
-        let tenants = self.plan.tenants.clone();
-        let claim = |tenant| {
-            let worker = self.worker();
-            let lease = self.rng.between(LEASE_MS_MIN, self.plan.lease).min(LEASE_MS_MAX);
-            let claim = Claim { tenant, worker, from: Selector::Any, lease, count: 1 };
-            ClientCall { command: Command::Claim(claim), wait: 0 }
-        };
-        tenants.into_iter().map(claim).collect()
+    /// A task of a queue that nothing else uses, and a claim of it.
+    pub fn rendezvous(&mut self, command: &Arc<str>) -> (ClientCall, ClientCall) {
+        let (tenant, worker) = (self.tenant(), self.worker());
+        let task = NewTask { command: Arc::clone(command), ..self.new_task(&tenant) };
+        let seed = self.rng.draw();
+        let tasks = vec![task];
+        let enqueue = Enqueue { tenant: Arc::clone(&tenant), tasks, atomic: false, seed };
+        let lease = self.rng.between(LEASE_MS_MIN, self.plan.lease).min(LEASE_MS_MAX);
+        let from = Selector::Commands(vec![Arc::clone(command)]);
+        let claim = Claim { tenant, worker, from, lease, count: 1 };
+        let call = |command| ClientCall { command, wait: 0 };
+        (call(Command::Enqueue(enqueue)), call(Command::Claim(claim)))
     }
 
     fn command(&mut self, act: Act, wall: Millis) -> Option<Command> {

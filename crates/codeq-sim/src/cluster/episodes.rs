@@ -1,5 +1,6 @@
 //! What goes wrong. Each episode names its expectation; the calm after it is the run's.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use codeq_raft::types::NodeId;
@@ -443,21 +444,20 @@ impl Run {
         self.world.network.set_weather(Weather::FAIR);
         let Some(old) = self.leader() else { return };
         for other in self.followers() {
-            self.world.network.slow_down(other, old, 1_400_000);
+            self.world.network.slow_down(other, old, 780_000);
         }
         self.pass(SECOND);
         for other in self.followers() {
             self.world.network.cut(old, other);
         }
         let end = self.world.executor.time() + SECOND * 3;
+        let queue: Arc<str> = format!("rendezvous-{}", end.as_micros()).into();
         while self.world.executor.time() < end && !self.is_over() {
+            let (enqueue, claim) = self.clients.workload.rendezvous(&queue);
             if let Some(leader) = self.leader().filter(|leader| *leader != old) {
-                let call = self.clients.workload.simple();
-                self.call_node(leader, call);
+                self.call_node(leader, enqueue);
             }
-            for call in self.clients.workload.claims() {
-                self.call_node(old, call);
-            }
+            self.call_node(old, claim);
             self.pass(Duration::from_millis(10));
         }
     }

@@ -66,12 +66,15 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
         // The latest end that is certain. Nothing follows a completion: later submits only repeat it. Any other end may
         // have been replayed and ended again.
         let submitted = |bad: bool| {
-            let submits = history.ops.iter().filter(move |op| match op.verb {
-                // One whose answer was lost may have finished the task before it was repeated.
-                Verb::Submit(result) => is_failure(result) == bad && op.possible(),
-                _ => false,
-            });
-            submits.map(|op| op.invoked).min()
+            let submits = || {
+                history.ops.iter().filter(move |op| match op.verb {
+                    Verb::Submit(result) => is_failure(result) == bad,
+                    _ => false,
+                })
+            };
+            // One whose answer was lost may have finished the task before it was repeated.
+            let possible = submits().filter(|op| op.possible()).map(|op| op.invoked).min();
+            possible.filter(|_| submits().any(|op| op.acked().is_some()))
         };
         let died = history
             .ops
