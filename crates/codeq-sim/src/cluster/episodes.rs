@@ -442,6 +442,14 @@ impl Run {
     /// know that there is another one. Clients ask both.
     fn keep_stale_leader(&mut self) {
         self.world.network.set_weather(Weather::FAIR);
+        // A leader with many proposals in flight looks at nothing else.
+        let burst = std::mem::replace(&mut self.burst, 0);
+        self.pass(SECOND);
+        self.ask_stale_leader();
+        self.burst = burst;
+    }
+
+    fn ask_stale_leader(&mut self) {
         let Some(old) = self.leader() else { return };
         for other in self.followers() {
             self.world.network.slow_down(other, old, 780_000);
