@@ -20,8 +20,8 @@ impl State {
         self.run(kv, at, command, effects, false)
     }
 
-    /// Same as [`State::apply`], for a command whose answer nobody waits for: one of the log, or another node's. The
-    /// rows, the state and the effects are the same. Returns whether anything changed.
+    /// Same as [`State::apply`], for a command whose answer nobody waits for, because it comes from the log or from another
+    /// node. The rows, the state and the effects are the same. Returns whether anything changed.
     pub fn apply_quietly<K: Kv>(
         &mut self,
         kv: &mut K,

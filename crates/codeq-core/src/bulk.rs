@@ -126,7 +126,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
     }
 
     /// Visits the pending and delayed tasks of a queue; once all are done, the next part visits the running ones. A part
-    /// visits only one list, so that the caller can tell tasks that ended from those that were asked to.
+    /// visits only one list, so that the caller can tell cancelled tasks from those whose worker was asked to stop.
     fn cancel_part(
         &self,
         part: &BulkPart,

@@ -25,9 +25,9 @@ impl<K: Kv> Step<'_, K> {
         };
         let (seq, queue) = (command.id.seq(), row.queue);
         let ended_at = row.finish.map(|finish| finish.at);
-        let meant = command.completed_at.is_none_or(|at| ended_at == Some(at));
+        let is_latest = command.completed_at.is_none_or(|at| ended_at == Some(at));
         let outbox = OutboxRow::load(self.kv, keys::task(seq))?;
-        let Some(was) = outbox.filter(|_| meant) else {
+        let Some(was) = outbox.filter(|_| is_latest) else {
             return Ok(Reply::Rejected(Rejection::NoCallback));
         };
         let settings = &self.state.meta.settings;
@@ -82,6 +82,11 @@ impl<K: Kv> Step<'_, K> {
             Some(was) => self.set_callback(seq, row.queue, Some(&was), None),
             None => Ok(()),
         }
+    }
+
+    /// Same as [`Reader::awaits_callback`](crate::read::Reader::awaits_callback).
+    pub(crate) fn awaits_callback(&self, seq: Seq, row: &TaskRow) -> Result<bool, KvError> {
+        self.reader().awaits_callback(seq, row)
     }
 
     /// The only place that changes a callback: row, timer, counters and effect change together.
@@ -157,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn receivers() {
+    fn a_receiver_is_a_host_and_port_however_the_url_is_spelled() {
         for [one, same] in [
             ["https://a.example:8443/x?y#z", "http://a.example:8443"],
             ["https://a.example:8443/x?y#z", "https://A.example:8443?q=/"],

@@ -57,7 +57,7 @@ impl<K: Kv> Step<'_, K> {
     ) -> Result<(), KvError> {
         if !row.cancel_requested {
             row.cancel_requested = true;
-            // `updated_at` stays: of a running task, it says when its worker was last heard of.
+            // `updated_at` stays: for a running task, it says when its worker was last heard from.
             self.record_move(
                 seq,
                 row,

@@ -138,7 +138,8 @@ impl Taken {
     }
 }
 
-fn check(command: &Claim) -> Result<(), Rejection> {
+/// Checks everything about a claim that does not depend on the state.
+pub fn check(command: &Claim) -> Result<(), Rejection> {
     check_tenant(&command.tenant)?;
     check_worker(&command.worker)?;
     if !(LEASE_MS_MIN..=LEASE_MS_MAX).contains(&command.lease) {

@@ -46,9 +46,4 @@ impl<K: Kv> Step<'_, K> {
         let over = row.finish.as_ref().is_some_and(|end| end.at < before);
         Ok(Verdict::take_if(over && !self.awaits_callback(seq, row)?))
     }
-
-    /// Whether the task's callback still has to be delivered; such a task must not be removed.
-    pub(crate) fn awaits_callback(&self, seq: Seq, row: &TaskRow) -> Result<bool, KvError> {
-        self.reader().awaits_callback(seq, row)
-    }
 }

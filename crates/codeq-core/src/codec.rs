@@ -203,7 +203,7 @@ mod tests {
     use crate::command::Sweep;
 
     #[test]
-    fn groups_come_back() {
+    fn groups_survive_encoding() {
         let commands: Vec<Command> =
             (0..3).map(|seed| Command::Sweep(Sweep { limit: 1, seed })).collect();
         let mut bytes = Vec::new();

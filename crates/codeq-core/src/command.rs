@@ -1,7 +1,7 @@
 //! Everything that can change a shard, as data.
 //!
-//! Besides the rows, a command carries everything its outcome depends on: names, sizes, and randomness (`seed`) drawn
-//! by the caller. Time comes from the group in which the command is applied. The log stores commands, so the order of
+//! A command's outcome depends only on the rows, on the moment of the group in which it is applied, and on what the
+//! command carries: names, sizes, and randomness (`seed`) drawn by the caller. The log stores commands, so the order of
 //! variants and fields is part of the on-disk format: add variants at the end and never change one (see `codec`).
 
 use std::fmt;
@@ -47,7 +47,8 @@ pub enum Command {
     Cancel(Cancel),
     /// Return dead-lettered, failed or cancelled tasks to their queue.
     Replay(Replay),
-    /// Remove dead-lettered tasks, or cancel pending and delayed ones.
+    /// Remove dead-lettered tasks, or cancel pending and delayed ones. Superseded by [`Command::BulkPart`]; only in
+    /// older logs.
     Purge(Purge),
     /// Pause or resume claims of a queue.
     Pause(Pause),
@@ -55,7 +56,7 @@ pub enum Command {
     PutTopicV1(PutTopicV1),
     /// Remove a topic policy.
     DeleteTopic(DeleteTopic),
-    /// Remove finished tasks before their retention ends.
+    /// Remove finished tasks before their retention ends. Superseded by [`Command::BulkPart`]; only in older logs.
     Cleanup(Cleanup),
     /// Handle what is due: expired leases, delays, retention. The shard proposes this to itself.
     Sweep(Sweep),
@@ -75,7 +76,7 @@ pub enum Command {
     BulkPart(Box<BulkPart>),
     /// A worker's action on its task, valid only under the lease it names.
     UnderLease(UnderLease),
-    /// Create tasks by value. Superseded by [`Command::EnqueueByValue`]; only in older logs.
+    /// Create tasks, as [`Command::EnqueueByValue`] does. Superseded by [`Command::EnqueueByValue`]; only in older logs.
     EnqueueByValueV1(EnqueueByValueV1),
     /// Create tasks.
     Enqueue(Enqueue),

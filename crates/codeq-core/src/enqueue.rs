@@ -26,7 +26,7 @@ use crate::topic::is_max_run;
 use crate::view::Task;
 
 impl<K: Kv> Step<'_, K> {
-    /// Creates tasks. `values` holds their fingerprints by value; `None` applies the rules of older logs.
+    /// Creates tasks. `values` has a fingerprint of each task's JSON value; `None` compares payloads byte by byte.
     pub(crate) fn enqueue(
         &mut self,
         command: &Enqueue,
@@ -51,7 +51,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(Reply::Enqueued(outcomes))
     }
 
-    /// Same as [`Step::enqueue`], by value.
+    /// Same as [`Step::enqueue`]. Idempotency keys compare payloads as JSON values.
     pub(crate) fn enqueue_by_value(&mut self, command: &EnqueueByValue) -> Result<Reply, KvError> {
         self.enqueue(&command.enqueue, Some(&command.fingerprints))
     }

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_value_written_otherwise() {
+    fn spellings_of_the_same_value_are_equal() {
         let long = |order: [&str; 2]| format!("{{{},{}}}", order[0], order[1]);
         let (x, y) = (format!("\"x\":\"{}\"", "x".repeat(200)), "\"y\":[1,2]".to_owned());
         for (a, b) in [
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn other_values() {
+    fn different_values_are_not_equal() {
         for (a, b) in [
             ("9007199254740993", "9007199254740992"),
             ("0.1", "0.10000000000000001"),

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_come_back() {
+    fn fields_survive_encoding() {
         assert_eq!(pending_parts(pending(u32::MAX, 9, Order::MAX)), (u32::MAX, 9, Order::MAX));
         assert_eq!(pending_parts(pending(7, 0, Order(3))), (7, 0, Order(3)));
         assert_eq!(

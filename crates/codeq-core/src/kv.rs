@@ -25,7 +25,7 @@ pub enum Table {
     Index = 3,
     /// (kind, deadline, number) → data of that kind: delays, retention, keys, callbacks, records.
     Timer = 4,
-    /// (tenant, hash of the key) → the task created with the key.
+    /// Hash of (tenant, key) → the task created with the key.
     Idempotency = 5,
     /// Queue number → its name, tenant, counters and policy.
     Queue = 6,

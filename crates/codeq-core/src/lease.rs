@@ -46,9 +46,9 @@ impl<K: Kv> Step<'_, K> {
         }
     }
 
-    /// Loads the task, checking in this order that the tenant has it, that it was not claimed again after the named
-    /// claim, that it is in progress, and that the holder owns its lease. A lease that is over is expired here, before
-    /// anything can act under it.
+    /// Loads the task and the owner of its lease, checking in this order that the tenant has it, that it was not claimed
+    /// again after the named claim, that it is in progress, and that the holder owns its lease. A lease that is over is
+    /// expired here, before anything can act under it.
     pub(crate) fn owned(
         &mut self,
         tenant: &str,
@@ -61,7 +61,7 @@ impl<K: Kv> Step<'_, K> {
         }
     }
 
-    /// Same as [`Step::owned`] for a loaded task; also returns the owner of the lease.
+    /// Same as [`Step::owned`], for a task that is already loaded.
     pub(crate) fn owned_row(
         &mut self,
         id: TaskId,

@@ -62,7 +62,7 @@ pub const BATCH_MAX: usize = 1_000;
 /// Maximum number of tasks that one claim returns.
 pub const CLAIM_MAX: usize = 1_000;
 /// A claim takes no further task once its tasks carry this many payload bytes. With the last task included, a reply
-/// stays below 4 MiB, the default limit of gRPC clients.
+/// stays below 4 MiB, the default limit of gRPC clients, unless the server is configured to accept larger payloads.
 pub const CLAIM_BYTES_MAX: usize = 2 << 20;
 /// Maximum number of command names in one claim.
 pub const CLAIM_COMMANDS_MAX: usize = 1_000;

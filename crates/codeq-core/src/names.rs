@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn invalid_names_are_refused() {
         for good in ["a", "GENERATE_MASTER", "a/b", "ünï", "..", &"x".repeat(128)] {
             assert_eq!(check_command(good), Ok(()), "{good}");
         }

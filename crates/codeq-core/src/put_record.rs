@@ -1,4 +1,4 @@
-//! Records of tenants: put, delete, expire, look up.
+//! Puts, deletes and expires records.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::limits::{
 use crate::moment::Millis;
 use crate::names::{check_record_name, check_tenant};
 use crate::record::RecordKind;
-use crate::records::Slot;
+use crate::record_index::Slot;
 use crate::reply::{Rejection, Reply};
 use crate::rows::RecordRow;
 use crate::state::State;

@@ -1,4 +1,4 @@
-//! Topic policies: put and delete.
+//! Sets and removes a queue's policy; see [`crate::topic`].
 
 use crate::command::{DeleteTopic, PutTopic};
 use crate::kv::{Kv, KvError};

@@ -1,7 +1,9 @@
-//! Records: small durable data that the server keeps for a tenant and the rules do not interpret.
+//! What a record is: small durable data that the server keeps for a tenant and the rules do not interpret.
 //!
 //! A record has a name that is unique within its tenant and kind, a revision that grows with every put, and
 //! optionally an expiry. An expired record is invisible at once, whether or not a sweep has removed it yet.
+//!
+//! `put_record` changes records, `read/records` reads them, and `record_index` finds them.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A shard's defaults, for everything that a task or policy does not set.
+//! A shard's defaults, for everything that neither a task nor its queue's [`Policy`](crate::topic::Policy) sets.
 //!
 //! A command changes them, so that they are in the log: replaying yesterday's log under today's configuration file
 //! produces yesterday's state.

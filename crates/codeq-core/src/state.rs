@@ -16,7 +16,7 @@ use crate::moment::{Millis, Moment};
 use crate::names::queue_name;
 use crate::place::Place;
 use crate::queue::{Head, Queue};
-use crate::records::Records;
+use crate::record_index::RecordIndex;
 use crate::reply::Reply;
 use crate::rows::{MetaRow, OutboxRow, QueueRow, TaskRow};
 use crate::settings::Settings;
@@ -80,7 +80,7 @@ pub struct State {
     pub(crate) timers: Timers,
     /// Number of callbacks kept.
     pub(crate) callbacks: CallbackCounts,
-    pub(crate) records: Records,
+    pub(crate) records: RecordIndex,
     /// Queues whose row in the store is stale.
     pub(crate) dirty: Vec<QueueId>,
     /// Queues whose row has version 1 and whose callbacks are not indexed yet.
@@ -109,7 +109,7 @@ impl State {
             leases: BTreeSet::new(),
             timers: Timers::load(kv)?,
             callbacks: CallbackCounts::load(kv)?,
-            records: Records::load(kv)?,
+            records: RecordIndex::load(kv)?,
             dirty: Vec::new(),
             outdated: BTreeSet::new(),
             windowed: 0,

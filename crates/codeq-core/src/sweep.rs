@@ -26,8 +26,8 @@ impl<K: Kv> Step<'_, K> {
         Ok(Reply::Swept(swept))
     }
 
-    /// Expires leases, makes delayed tasks claimable, and delays tasks again whose `runAt` is ahead once more; at most
-    /// `limit` tasks in total.
+    /// Expires leases, makes delayed tasks claimable, and delays pending tasks again if the wall clock was set back
+    /// before their `runAt`; at most `limit` tasks in total.
     pub(crate) fn make_due(&mut self, limit: u32, seed: u64) -> Result<Swept, KvError> {
         let mut swept = Swept::default();
         while swept.expired < limit
@@ -58,7 +58,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(swept)
     }
 
-    /// After the wall clock was set back, delays at most `limit` pending tasks whose `runAt` is ahead again.
+    /// Delays at most `limit` pending tasks again whose `runAt` is in the future, because the wall clock was set back.
     fn postpone_early(&mut self, limit: u32) -> Result<u32, KvError> {
         let mut postponed = 0;
         let mut queues = BTreeSet::new();

@@ -78,7 +78,7 @@ mod tests {
     ];
 
     #[test]
-    fn grows_as_named() {
+    fn each_growth_follows_its_formula() {
         let at =
             |growth, attempts| Backoff { growth, base: 5_000, max: 900_000 }.pause(attempts, 9);
         assert_eq!(at(Growth::Fixed, 7), 5_000);

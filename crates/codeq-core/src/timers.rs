@@ -8,7 +8,7 @@ use crate::moment::Millis;
 
 /// For each kind of timer, the first one and a key below which there are none.
 ///
-/// Without that key, every look at the head would visit the rows deleted since the last checkpoint. The first timer
+/// Without that key, finding the first timer would visit all rows deleted since the last checkpoint. The first timer
 /// is exact, because a thread sleeps until its deadline: a disarmed timer left in place would wake it for nothing,
 /// possibly over and over.
 #[derive(Debug, Default)]

@@ -1,4 +1,7 @@
-//! Topic policies: per-queue settings made by an operator.
+//! Topics: a queue's settings, made by an operator.
+//!
+//! One thing has three names. The HTTP API calls a queue that has settings a *topic*, its settings are a [`Policy`], and
+//! the command line sets them with `codeq queue policy`. Do not confuse them with [`Settings`], a shard's defaults.
 
 use std::sync::Arc;
 
@@ -231,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn dns_labels() {
+    fn only_lowercase_dns_labels_are_accepted() {
         assert!(is_dns_label("a") && is_dns_label("a-1"));
         for bad in ["", "-a", "a-", "A", "a_b", &"a".repeat(64)] {
             assert!(!is_dns_label(bad), "{bad}");

@@ -1,5 +1,5 @@
-//! What a tenant uses of its quotas in a shard: totals over its queues, kept up to date so that a quota check need not
-//! add them up.
+//! How much of its quotas a tenant uses in a shard: totals over its queues, kept up to date so that a quota check need
+//! not add them up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -55,10 +55,10 @@
 //! `FORMAT.md`, next to this crate's sources, describes the bytes.
 
 mod bytes;
+mod chain;
 mod error;
 mod frame;
 mod log;
-mod lookup;
 mod open;
 mod prepare;
 mod reader;
@@ -72,9 +72,9 @@ use std::fmt;
 pub use error::LogError;
 pub use frame::{FRAME_HEADER_BYTES, RECORD_HEADER_BYTES, frame_len};
 pub use log::Log;
-pub use lookup::{Frame, LogReader, Position};
 pub use open::NewLog;
 pub use prepare::{PrepareJob, Prepared};
+pub use reader::{Frame, LogReader, Position};
 pub use segment::SEGMENT_HEADER_BYTES;
 pub use verify::{LogReport, SegmentReport, log_id, verify};
 

@@ -1,7 +1,7 @@
 //! An open log: append, sync, replay, purge.
 //!
-//! One thread owns it; others read through [`Log::reader`]. This file decides the order of operations on disk: a segment is synced before the next one is
-//! started, and the watermark follows the sync.
+//! One thread owns it; others read through [`Log::reader`]. This file decides the order of operations on disk: a segment
+//! is synced before the next one is started, and the watermark follows the sync.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,9 +10,9 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use codeq_disk::SharedDisk;
 
+use crate::chain::Frames;
 use crate::frame::{self, FRAME_HEADER_BYTES, Link, Records};
-use crate::lookup::{LogReader, Position};
-use crate::reader::Frames;
+use crate::reader::{LogReader, Position};
 use crate::segment::{self, SEGMENT_HEADER_BYTES, Segment, SegmentHeader};
 use crate::watermark::Watermark;
 use crate::{FrameIndex, LogError, Options, PREPARED_SEGMENTS, PrepareJob, Prepared};

@@ -9,9 +9,9 @@ use std::sync::{Arc, Weak};
 
 use codeq_disk::{Disk, SharedDisk};
 
+use crate::chain::Frames;
 use crate::frame::Link;
 use crate::log::{LiveSegment, Log};
-use crate::reader::Frames;
 use crate::recover::{self, Found, Recovery, Role};
 use crate::segment::{self, Segment, SegmentHeader, write_zeros};
 use crate::watermark::{self, Watermark};

@@ -1,151 +1,148 @@
-//! Reading segments: following the chain of frames, and searching for frames outside of it.
+//! Reads single frames by their position, from any thread, while the log is written, purged and recycled.
 //!
-//! Read-only and defensive: every length is checked against the file before it is used.
+//! A reader shares no memory and no file with the log. It opens segments by name, and no name is ever used twice. A
+//! segment that leaves the log is renamed before it is overwritten, so bytes that do not match are either damage or, if
+//! the name is gone, a segment that was purged in the meantime.
 
 use std::io;
+use std::path::PathBuf;
 
-use codeq_disk::DiskFile;
+use codeq_disk::SharedDisk;
 
-use crate::frame::{self, FRAME_HEADER_BYTES, FrameHeader, Link, TAG_OFFSET};
-use crate::segment::{SEGMENT_HEADER_BYTES, Segment};
-use crate::{FrameIndex, MAX_FRAME_BYTES};
+use crate::frame::{self, FrameHeader, Records};
+use crate::segment::{self, Kind, Segment};
+use crate::{FrameIndex, LogError};
 
-/// Files are read in chunks of this length.
-const CHUNK: u64 = 1024 * 1024;
+/// Where a frame is. Valid only for the [`crate::Log`] that returned it, until that is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Position {
+    /// The frame's index.
+    pub index: FrameIndex,
+    /// Epoch of its segment.
+    pub(crate) epoch: u64,
+    pub(crate) offset: u64,
+    /// Length of the whole frame. A frame is far shorter than 4 GiB; see [`crate::MAX_FRAME_BYTES`].
+    pub(crate) len: u32,
+    /// Tells the frame from any other that was or will be written to the same place.
+    pub(crate) crc: u32,
+}
 
-/// A part of a file in memory, advanced as bytes are requested.
-struct Window<'a> {
-    file: &'a dyn DiskFile,
-    len: u64,
-    start: u64,
+impl Position {
+    /// Length of the frame in bytes, including its header.
+    pub fn frame_bytes(&self) -> u64 {
+        u64::from(self.len)
+    }
+}
+
+/// A frame read from the log.
+#[derive(Debug)]
+pub struct Frame {
+    header: FrameHeader,
     bytes: Vec<u8>,
 }
 
-impl<'a> Window<'a> {
-    fn new(segment: &'a Segment) -> Self {
-        Self { file: &*segment.file, len: segment.len, start: 0, bytes: Vec::new() }
+impl Frame {
+    /// Its index.
+    pub fn index(&self) -> FrameIndex {
+        self.header.index
     }
 
-    /// The `count` bytes at `offset`; `None` if the file ends earlier.
-    fn at(&mut self, offset: u64, count: u64) -> io::Result<Option<&[u8]>> {
-        Ok(self.rest(offset, count)?.and_then(|bytes| bytes.get(..count as usize)))
+    /// Its records in order: shard and content.
+    pub fn records(&self) -> impl Iterator<Item = (u16, &[u8])> {
+        let mut records = Records::new(&self.header, &self.bytes);
+        std::iter::from_fn(move || records.next())
     }
 
-    /// At least `least` bytes from `offset` on, plus whatever is already in memory; `None` if the file ends earlier.
-    fn rest(&mut self, offset: u64, least: u64) -> io::Result<Option<&[u8]>> {
-        let Some(end) = offset.checked_add(least).filter(|end| *end <= self.len) else {
-            return Ok(None);
+    /// All bytes of the frame, which contain its [`Frame::records`].
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+/// Reads frames of a log from another thread; see [`crate::Log::reader`].
+pub struct LogReader {
+    disk: SharedDisk,
+    dir: PathBuf,
+    log_id: u64,
+    /// The segment read last. Frames are usually read in order.
+    last: Option<Segment>,
+}
+
+impl Clone for LogReader {
+    fn clone(&self) -> Self {
+        Self::new(self.disk.clone(), self.dir.clone(), self.log_id)
+    }
+}
+
+impl LogReader {
+    pub(crate) fn new(disk: SharedDisk, dir: PathBuf, log_id: u64) -> Self {
+        Self { disk, dir, log_id, last: None }
+    }
+
+    /// Reads a frame, whether it is durable yet or not.
+    ///
+    /// Returns [`LogError::Gone`] if the frame's segment is no longer part of the log, and never another frame than the
+    /// one whose position was given. Until the segment's file is retired, a purged frame can still be read.
+    pub fn read(&mut self, position: Position) -> Result<Frame, LogError> {
+        let segment = match self.last.take() {
+            Some(segment) if segment.epoch == position.epoch => segment,
+            _ => self.open(position)?,
         };
-        if offset < self.start || end > self.start + self.bytes.len() as u64 {
-            let want = least.max(CHUNK).min(self.len - offset);
-            let mut bytes = std::mem::take(&mut self.bytes);
-            bytes.resize(want as usize, 0);
-            self.file.read_exact_at(&mut bytes, offset)?;
-            (self.start, self.bytes) = (offset, bytes);
-        }
-        Ok(self.bytes.get((offset - self.start) as usize..))
-    }
-
-    /// The intact frame with this tag at `offset`, if there is one.
-    fn frame(&mut self, offset: u64, tag: u64) -> io::Result<Option<(FrameHeader, &[u8])>> {
-        let Some(header) = self.at(offset, FRAME_HEADER_BYTES)?.and_then(FrameHeader::decode)
-        else {
-            return Ok(None);
-        };
-        let plausible = header.tag == tag
-            && header.synced < header.index
-            && header.frame_len() <= MAX_FRAME_BYTES;
-        if !plausible {
-            return Ok(None);
-        }
-        let frame = self.at(offset, header.frame_len())?;
-        Ok(frame.filter(|frame| frame::is_intact(frame)).map(|frame| (header, frame)))
-    }
-}
-
-/// The frames of one segment that follow the chain.
-pub(crate) struct Frames<'a> {
-    window: Window<'a>,
-    tag: u64,
-    offset: u64,
-    link: Option<Link>,
-}
-
-impl<'a> Frames<'a> {
-    /// Starts at the segment's first frame, which has to continue from `link`; without a link, any first frame is
-    /// accepted.
-    pub(crate) fn new(segment: &'a Segment, tag: u64, link: Option<Link>) -> Self {
-        Self { window: Window::new(segment), tag, offset: SEGMENT_HEADER_BYTES, link }
-    }
-
-    /// The next frame; `None` if no intact frame continues the chain.
-    pub(crate) fn next(&mut self) -> io::Result<Option<(FrameHeader, &[u8])>> {
-        let Some((header, frame)) = self.window.frame(self.offset, self.tag)? else {
-            return Ok(None);
-        };
-        let here = Link { next: header.index, prev: header.prev };
-        if self.link.is_some_and(|link| link != here) {
-            return Ok(None);
-        }
-        self.offset += header.frame_len();
-        self.link = Some(Link { next: header.index.next(), prev: header.crc });
-        Ok(Some((header, frame)))
-    }
-
-    /// Where the frames read so far end.
-    pub(crate) fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    /// What the next frame has to continue from.
-    pub(crate) fn link(&self) -> Option<Link> {
-        self.link
-    }
-}
-
-/// Intact frames outside the chain.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Strays {
-    /// Where the last one ends; 0 if there are none.
-    pub(crate) end: u64,
-    /// The highest frame that any of them knows to be synced.
-    pub(crate) synced: FrameIndex,
-}
-
-/// Searches a segment at every byte from `from` on for intact frames with the tag.
-///
-/// Zeros and the remains of earlier uses do not contain the tag, so this is as fast as a search for eight bytes.
-pub(crate) fn find_strays(segment: &Segment, tag: u64, from: u64) -> io::Result<Strays> {
-    let mut window = Window::new(segment);
-    let mut strays = Strays::default();
-    let mut at = from;
-    while let Some(bytes) = window.rest(at, FRAME_HEADER_BYTES)? {
-        let count = bytes.len() as u64;
-        let pattern = tag.to_le_bytes();
-        let tail = bytes.get(TAG_OFFSET as usize..).unwrap_or_default();
-        match tail.windows(pattern.len()).position(|eight| eight == pattern) {
-            Some(skip) => {
-                at += skip as u64;
-                if let Some((header, _)) = window.frame(at, tag)? {
-                    strays.end = at + header.frame_len();
-                    strays.synced = strays.synced.max(header.synced);
-                    at = strays.end;
-                } else {
-                    at += 1;
-                }
+        let mut bytes = vec![0; position.len as usize];
+        let read = segment.file.read_exact_at(&mut bytes, position.offset);
+        let tag = segment::tag(self.log_id, position.epoch);
+        let header = read.as_ref().ok().and_then(|()| intact(position, tag, &bytes));
+        match header {
+            Some(header) => {
+                self.last = Some(segment);
+                Ok(Frame { header, bytes })
             }
-            // The end of this chunk may hold the start of a header: include it in the next one.
-            None => at += count - (FRAME_HEADER_BYTES - 1),
+            None => Err(self.failure(position, segment, read)),
         }
     }
-    Ok(strays)
+
+    fn open(&self, position: Position) -> Result<Segment, LogError> {
+        match Segment::open(&*self.disk, &self.dir, position.epoch) {
+            Ok((segment, _)) => Ok(segment),
+            Err(LogError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Err(LogError::Gone { index: position.index })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Why the frame could not be read.
+    fn failure(&self, position: Position, segment: Segment, read: io::Result<()>) -> LogError {
+        let path = segment::path(&self.dir, position.epoch, Kind::Segment);
+        match self.disk.exists(&path) {
+            Ok(false) => return LogError::Gone { index: position.index },
+            Ok(true) => {}
+            Err(error) => return LogError::io("look for", &path)(error),
+        }
+        match read {
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+                LogError::io("read", &path)(error)
+            }
+            _ => LogError::Corrupt {
+                file: segment.path,
+                offset: position.offset,
+                what: format!("frame {} is not there any more", position.index),
+            },
+        }
+    }
 }
 
-/// Where the frame at `offset` would have ended, if its header is there but the rest is not.
-pub(crate) fn torn_end(segment: &Segment, tag: u64, offset: u64) -> io::Result<Option<u64>> {
-    let mut window = Window::new(segment);
-    let header = window.at(offset, FRAME_HEADER_BYTES)?.and_then(FrameHeader::decode);
-    Ok(header
-        .filter(|header| header.tag == tag)
-        .map(|header| (offset + header.frame_len()).min(segment.len)))
+/// The header of the bytes, if they are the frame that was written at the position.
+fn intact(position: Position, tag: u64, bytes: &[u8]) -> Option<FrameHeader> {
+    let header = FrameHeader::decode(bytes)?;
+    let same = header.crc == position.crc
+        && header.index == position.index
+        && header.tag == tag
+        && header.frame_len() == position.frame_bytes();
+    if !same || !frame::is_intact(bytes) {
+        return None;
+    }
+    let mut records = Records::new(&header, bytes);
+    while records.next().is_some() {}
+    records.is_complete().then_some(header)
 }

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use codeq_disk::Disk;
 
+use crate::chain::{Frames, find_strays, torn_end};
 use crate::frame::Link;
-use crate::reader::{Frames, find_strays, torn_end};
 use crate::segment::{self, Kind, SEGMENT_HEADER_BYTES, Segment, SegmentHeader};
 use crate::watermark::{self, Mark};
 use crate::{FrameIndex, LogError};

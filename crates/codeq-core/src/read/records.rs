@@ -1,4 +1,4 @@
-//! Records.
+//! Records by name, by tenant, or all of them page by page.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A task and the tasks ahead of it.
+//! Where a task stands in its queue: what decides when it is claimed, such as how many tasks are ahead of it.
 
 use bytes::Bytes;
 

@@ -32,7 +32,7 @@ fn without_penalty_costs_nothing_however_often() {
 }
 
 #[test]
-fn goes_to_the_back() {
+fn an_abandoned_task_goes_to_the_back_of_its_queue() {
     for penalty in [true, false] {
         let mut h = Harness::new();
         let first = h.running(task("a"));

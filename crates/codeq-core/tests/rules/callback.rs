@@ -11,7 +11,7 @@ fn failed(retry_after: Option<u64>) -> Delivery {
 }
 
 #[test]
-fn every_end_is_told() {
+fn every_way_to_finish_adds_a_callback() {
     let ends: [fn(&mut Harness, codeq_core::id::TaskId); 8] = [
         |h, id| drop(h.complete(id)),
         |h, id| drop(h.submit(id, Outcome::Failed(text("no")))),
@@ -53,7 +53,7 @@ fn every_end_is_told() {
 }
 
 #[test]
-fn nobody_asked_nobody_is_told() {
+fn a_task_without_webhook_has_no_callback() {
     let mut h = Harness::new();
     let done = h.done(task("a"));
     assert_eq!(h.callbacks().len(), 0);
@@ -62,7 +62,7 @@ fn nobody_asked_nobody_is_told() {
 }
 
 #[test]
-fn a_delivery_ends_it() {
+fn a_delivered_callback_is_removed() {
     let mut h = Harness::new();
     let done = h.done(hooked("a"));
     assert_eq!(h.callback(done.id, Delivery::Delivered), Reply::Done);
@@ -104,7 +104,7 @@ fn five_attempts_with_doubling_pauses() {
 }
 
 #[test]
-fn pauses_are_capped() {
+fn retry_delays_are_capped() {
     let mut h = Harness::with(codeq_core::settings::Settings {
         callback_attempts: 100,
         ..Default::default()
@@ -133,7 +133,7 @@ fn the_receiver_may_ask_for_a_pause_but_not_for_ever() {
 }
 
 #[test]
-fn the_earliest_is_next() {
+fn the_earliest_callback_is_next() {
     let mut h = Harness::new();
     let first = h.done(hooked("a"));
     h.pass(10);
@@ -150,7 +150,7 @@ fn the_earliest_is_next() {
 }
 
 #[test]
-fn one_that_its_receiver_refuses_is_kept_as_failed() {
+fn a_callback_refused_for_good_is_kept_as_failed() {
     let mut h = Harness::new();
     let done = h.done(hooked("a"));
     let refused = || Delivery::Refused { status: 410, error: "gone".into() };
@@ -167,7 +167,7 @@ fn one_that_its_receiver_refuses_is_kept_as_failed() {
 }
 
 #[test]
-fn they_are_counted() {
+fn pending_and_failed_callbacks_are_counted() {
     let mut h = Harness::new();
     let counts = |h: &Harness| (h.state.callbacks().pending, h.state.callbacks().failed);
     let done: Vec<_> = (0..3).map(|_| h.done(hooked("a"))).collect();
@@ -186,7 +186,7 @@ fn they_are_counted() {
 }
 
 #[test]
-fn a_sender_goes_on_where_it_was_and_sees_who_receives() {
+fn due_callbacks_are_read_from_a_position_with_their_receivers() {
     let mut h = Harness::new();
     let to = |url: &str| NewTask { webhook: Some(url.into()), ..task("a") };
     let first = h.done(to("https://one.example/a"));
@@ -209,7 +209,7 @@ fn a_sender_goes_on_where_it_was_and_sees_who_receives() {
 }
 
 #[test]
-fn a_tenant_lists_its_own() {
+fn a_tenant_lists_only_its_own_callbacks() {
     let mut h = Harness::new();
     let ids: Vec<_> = (0..4).map(|_| h.done(hooked("a")).id).collect();
     h.callback(ids[1], Delivery::Refused { status: 410, error: "gone".into() });

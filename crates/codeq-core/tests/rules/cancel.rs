@@ -23,7 +23,7 @@ fn a_waiting_task_ends_at_once() {
 }
 
 #[test]
-fn a_running_task_is_asked_once() {
+fn the_worker_of_a_running_task_is_asked_to_stop_once() {
     let mut h = Harness::new();
     let run = h.running(task("a"));
     h.pass(1);
@@ -93,7 +93,7 @@ fn a_task_whose_lease_is_over_is_waiting() {
 }
 
 #[test]
-fn what_is_finished_stays() {
+fn a_finished_task_cannot_be_cancelled() {
     let mut h = Harness::new();
     let done = h.done(task("a"));
     let dead = h.dead(task("a"));

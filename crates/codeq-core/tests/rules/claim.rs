@@ -131,7 +131,7 @@ fn the_repair_at_claim_is_bounded() {
 }
 
 #[test]
-fn what_is_out_of_bounds_is_refused() {
+fn values_out_of_range_are_refused() {
     let mut h = Harness::new();
     h.add(task("a"));
     let good = Claim {

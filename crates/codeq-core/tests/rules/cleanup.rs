@@ -66,7 +66,7 @@ fn a_callback_that_is_still_due_keeps_its_task() {
 }
 
 #[test]
-fn a_task_that_took_long_is_found_behind_one_that_did_not() {
+fn a_task_that_finished_late_does_not_hide_later_ones() {
     let mut h = Harness::new();
     let slow = h.running(task("a"));
     h.pass(10);

@@ -52,7 +52,7 @@ fn a_wall_clock_that_is_set_ends_nothing_that_lasts() {
 }
 
 #[test]
-fn a_date_is_a_date_whatever_engine_time_it_is() {
+fn run_at_is_compared_with_the_wall_clock_only() {
     let mut h = shard();
     let date = h.wall() + HOUR;
     let made = h.add(dated("a", date));
@@ -135,7 +135,7 @@ fn a_sweep_is_bounded_also_when_it_takes_back() {
 }
 
 #[test]
-fn what_comes_back_waits_for_its_date_too() {
+fn a_returned_task_waits_for_its_run_at() {
     let mut h = shard();
     h.set_clock(10 * HOURS);
     let date = h.wall() - 9 * HOUR;
@@ -171,7 +171,7 @@ fn a_delay_is_not_a_date() {
 }
 
 #[test]
-fn what_is_shown_is_by_the_wall_clock() {
+fn deadlines_are_shown_in_wall_time() {
     let mut h = shard();
     h.set_clock(-3 * HOURS);
     let wall = h.wall();

@@ -122,7 +122,7 @@ fn equal_logs_give_equal_write_digests() {
 
 /// A copy that misses a command, or sees it at another moment, is found out.
 #[test]
-fn a_copy_that_strays_has_another_write_digest() {
+fn a_diverging_copy_has_another_write_digest() {
     let at = |now| Moment { now, wall: now };
     let run = |moments: &[u64]| {
         let mut kv = Mem::default();
@@ -144,7 +144,7 @@ fn a_copy_that_strays_has_another_write_digest() {
 }
 
 #[test]
-fn settings_lie_in_the_log() {
+fn settings_are_restored_from_the_log() {
     let mut h = Harness::with(Settings { max_attempts: 2, ..Settings::default() });
     h.add(task("a"));
     h.apply(Command::Configure(Settings::default()));

@@ -1,4 +1,4 @@
-//! The digest of writes, as a function.
+//! The function of the write digest.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ fn of(writes: &[(Table, Key, Option<&[u8]>)]) -> u64 {
 
 /// Kept in checkpoints and compared between releases: never changes.
 #[test]
-fn the_function_stays_as_it_is() {
+fn the_digest_function_never_changes() {
     let writes: [(Table, Key, Option<&[u8]>); 4] = [
         (Table::Task, 7, Some(b"a row of more than two words")),
         (Table::Index, 1 << 100, Some(b"")),

@@ -100,7 +100,7 @@ fn run_at_wins_over_delay() {
 }
 
 #[test]
-fn what_is_out_of_bounds_is_refused() {
+fn values_out_of_range_are_refused() {
     let mut h = Harness::new();
     let payload = |length| NewTask { payload: Bytes::from(vec![b'1'; length]), ..task("a") };
     let max = ENQUEUE_PAYLOAD_BYTES_MAX;
@@ -148,7 +148,7 @@ fn a_trace_that_is_too_long_is_left_out() {
 }
 
 #[test]
-fn items_of_a_batch_stand_for_themselves() {
+fn each_task_of_a_batch_succeeds_or_fails_on_its_own() {
     let mut h = Harness::new();
     let reply = h.enqueue_all(T, vec![task("a"), task(""), task("b")], false);
     let Reply::Enqueued(items) = reply else { panic!("{reply:?}") };
@@ -224,7 +224,7 @@ fn ids_are_unique_and_unguessable_from_one_seed() {
 }
 
 #[test]
-fn queue_numbers_come_round() {
+fn queue_numbers_wrap_around_and_skip_those_in_use() {
     let mut h = Harness::new();
     h.add(task("a"));
     h.state.write_back(&mut h.kv);

@@ -49,7 +49,7 @@ fn checks_in_order() {
 }
 
 #[test]
-fn tells_of_a_cancel() {
+fn reports_a_requested_cancel() {
     let mut h = Harness::new();
     let run = h.running(task("a"));
     h.cancel(run.id);

@@ -9,7 +9,7 @@ fn entries(h: &Harness, id: codeq_core::id::TaskId) -> Vec<Entry> {
 }
 
 #[test]
-fn tells_every_move() {
+fn every_move_is_recorded() {
     let mut h = Harness::new();
     let start = h.now;
     let made = h.add(codeq_core::command::NewTask { max_attempts: Some(2), ..late("a", 10) });

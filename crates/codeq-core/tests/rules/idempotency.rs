@@ -173,7 +173,7 @@ fn what_an_older_version_logged_is_compared_by_bytes() {
 }
 
 #[test]
-fn only_what_needs_it_is_proposed_otherwise_than_before() {
+fn only_keyed_or_large_tasks_are_proposed_by_value() {
     let large = Bytes::from(vec![b'1'; ENQUEUE_PAYLOAD_BYTES_MAX + 1]);
     let of = |tasks| Command::Enqueue(Enqueue { tenant: text(T), tasks, atomic: false, seed: 1 });
     assert!(matches!(of(vec![task("a")]).current(), Command::Enqueue(_)));

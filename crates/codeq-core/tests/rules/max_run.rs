@@ -20,7 +20,7 @@ fn limit_queue(h: &mut Harness, max_run: Millis) {
 }
 
 #[test]
-fn no_lease_ends_after_it() {
+fn no_lease_outlives_the_maximum_run_time() {
     let mut h = Harness::new();
     let run = h.running(limited("a", MINUTE));
     let end = h.now + MINUTE;
@@ -44,7 +44,7 @@ fn no_lease_ends_after_it() {
 }
 
 #[test]
-fn reaching_it_is_a_failed_attempt() {
+fn reaching_the_maximum_is_a_failed_attempt() {
     let mut h = Harness::new();
     let run = h.running(NewTask { max_attempts: Some(2), ..limited("a", 90_500) });
     h.heartbeat(run.id, LEASE_MS_MAX);
@@ -138,7 +138,7 @@ fn the_tasks_own_limit_wins_over_its_queues() {
 }
 
 #[test]
-fn a_replay_keeps_it() {
+fn a_replayed_task_keeps_its_maximum() {
     let mut h = Harness::new();
     let dead = h.dead(limited("a", MINUTE));
     h.replay(dead.id);
@@ -178,7 +178,7 @@ fn engine_time_decides() {
 }
 
 #[test]
-fn bounds() {
+fn values_out_of_range_are_refused() {
     let mut h = Harness::new();
     let (min, max) = (MAX_RUN_MS_MIN, MAX_RUN_MS_MAX);
     for bad in [1, min - 1, max + 1, u64::MAX] {

@@ -93,7 +93,7 @@ fn by_worker_error_and_time() {
 }
 
 #[test]
-fn ranges_of_time_survive_holes() {
+fn time_ranges_work_although_tasks_were_removed() {
     let mut h = Harness::new();
     let mut kept = Vec::new();
     for round in 0..60 {

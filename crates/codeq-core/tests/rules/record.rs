@@ -176,7 +176,7 @@ fn tenants_and_kinds_do_not_see_each_other() {
 }
 
 #[test]
-fn a_record_goes_when_its_time_is_over() {
+fn an_expired_record_is_invisible_and_then_removed() {
     let mut h = Harness::new();
     let short = PutRecord { ttl: Some(1_000), ..put("a") };
     assert_eq!(apply(&mut h, short.clone()).expires_at, Some(h.now + 1_000));
@@ -220,7 +220,7 @@ fn a_sweep_is_bounded_over_tasks_and_records() {
 }
 
 #[test]
-fn bounds() {
+fn fields_out_of_range_are_refused() {
     let mut h = Harness::new();
     let invalid = |field: &'static str| refused(Rejection::InvalidRecord { field: field.into() });
     for name in ["", "a\n", &"n".repeat(RECORD_NAME_BYTES_MAX + 1)] {

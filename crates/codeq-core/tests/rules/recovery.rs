@@ -7,7 +7,7 @@ use codeq_core::limits::WINDOW_MAX;
 use crate::harness::*;
 
 #[test]
-fn everything_is_where_it_was() {
+fn a_reload_restores_every_task_in_its_place() {
     let mut h = Harness::new();
     let run = h.running(hooked("a"));
     let delayed = h.add(late("a", LEASE));
@@ -27,7 +27,7 @@ fn everything_is_where_it_was() {
 }
 
 #[test]
-fn a_window_after_a_restart_is_the_head_of_the_queue() {
+fn a_reload_keeps_the_order_of_a_long_queue() {
     let mut h = Harness::new();
     h.every = 1_000;
     let made: Vec<_> = (0..2 * WINDOW_MAX + 7).map(|_| h.add(task("a")).id).collect();

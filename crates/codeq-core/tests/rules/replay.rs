@@ -8,7 +8,7 @@ use codeq_core::reply::{Bulk, Enqueued, Rejection, Reply};
 use crate::harness::*;
 
 #[test]
-fn one_comes_back_with_fresh_attempts() {
+fn a_replayed_task_has_fresh_attempts() {
     let mut h = Harness::new();
     let dead = h.dead(hooked("a"));
     let waiting = h.add(task("a"));
@@ -35,7 +35,7 @@ fn one_comes_back_with_fresh_attempts() {
 
 /// A task that a worker failed, one cancelled while pending, and one cancelled while running.
 #[test]
-fn whatever_did_not_end_well_comes_back() {
+fn failed_cancelled_and_dead_tasks_can_be_replayed() {
     let mut h = Harness::new();
     let failed_one = |h: &mut Harness| {
         let run = h.running(hooked("a"));
@@ -98,7 +98,7 @@ fn the_key_of_a_replayed_task_still_names_it() {
 }
 
 #[test]
-fn what_a_failed_run_left_behind_is_of_no_more_use() {
+fn artifacts_of_a_replayed_task_are_released() {
     let mut h = Harness::new();
     let run = h.running(task("a"));
     let artifacts = vec![Artifact { name: text("n"), url: text("u") }];
@@ -112,7 +112,7 @@ fn what_a_failed_run_left_behind_is_of_no_more_use() {
 }
 
 #[test]
-fn retention_forgets_about_a_task_that_came_back() {
+fn retention_does_not_remove_a_replayed_task() {
     let mut h = Harness::new();
     let dead = h.dead(task("a"));
     h.replay(dead.id);
@@ -123,7 +123,7 @@ fn retention_forgets_about_a_task_that_came_back() {
 }
 
 #[test]
-fn only_what_has_ended_in_the_own_tenant() {
+fn only_finished_tasks_of_the_tenant_can_be_replayed() {
     let mut h = Harness::new();
     let dead = h.dead(task("a"));
     let other = h.replay_as("x", ReplayTarget::One(dead.id));
@@ -157,7 +157,7 @@ fn a_queue_a_bounded_number_at_a_time() {
 }
 
 #[test]
-fn by_filter_and_from_a_place() {
+fn a_queue_is_replayed_by_filter_and_from_a_position() {
     let mut h = Harness::new();
     let mut dead = Vec::new();
     for error in ["timeout a", "other", "timeout b", "other", "timeout c"] {

@@ -39,7 +39,7 @@ fn a_task_that_waits_for_any_reason_runs_now() {
 }
 
 #[test]
-fn a_task_is_delayed_anew() {
+fn a_task_can_be_delayed_and_delayed_again() {
     let mut h = Harness::new();
     let id = h.add(task("a")).id;
     let task = h.reschedule(id, None, after(5_000));

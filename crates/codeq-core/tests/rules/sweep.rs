@@ -36,7 +36,7 @@ fn expiry_spends_attempts_up_to_the_ceiling() {
 }
 
 #[test]
-fn due_tasks_come_in_the_order_of_their_moments() {
+fn due_tasks_become_pending_in_order_of_due_time() {
     let mut h = Harness::new();
     let third = h.add(late("a", 30));
     let first = h.add(late("a", 10));
@@ -82,7 +82,7 @@ fn no_sweep_does_more_than_its_bound() {
 }
 
 #[test]
-fn the_next_deadline_forgets_what_was_cancelled() {
+fn the_next_deadline_ignores_cancelled_tasks() {
     let mut h = Harness::new();
     let soon = h.add(late("a", 10));
     h.add(late("a", 50));

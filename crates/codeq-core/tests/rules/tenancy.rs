@@ -11,7 +11,7 @@ use codeq_core::topic::Policy;
 use crate::harness::*;
 
 #[test]
-fn names_do_not_run_together() {
+fn tenants_with_similar_names_are_separate() {
     let long = "ü".repeat(128);
     let names = ["a", "ab", "A", "a:b", "a/../b", "💥", " ", "codeq:q:a", &long];
     let mut h = Harness::new();
@@ -27,7 +27,7 @@ fn names_do_not_run_together() {
 }
 
 #[test]
-fn names_that_are_none_are_refused() {
+fn invalid_tenant_names_are_refused() {
     let mut h = Harness::new();
     for name in ["", "a\0b", &"t".repeat(257)] {
         let reply = h.enqueue_all(name, vec![task("a")], false);
@@ -39,7 +39,7 @@ fn names_that_are_none_are_refused() {
 }
 
 #[test]
-fn no_verb_reaches_another_tenants_task() {
+fn no_command_reaches_another_tenants_task() {
     let mut h = Harness::new();
     let waiting = h.add(task("wait"));
     let run = h.running(task("run"));

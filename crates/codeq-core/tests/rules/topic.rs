@@ -31,7 +31,7 @@ fn versions_count_changes() {
 }
 
 #[test]
-fn a_policy_that_is_gone_leaves_no_trace() {
+fn a_deleted_policy_leaves_no_empty_queue() {
     let mut h = Harness::new();
     h.put_topic("a", policy());
     h.delete_topic(T, "a");
@@ -71,7 +71,7 @@ fn attempts_default_and_ceiling() {
 }
 
 #[test]
-fn tiers_move_priorities() {
+fn priorities_are_moved_to_a_tier() {
     let mut h = Harness::new();
     h.put_topic("a", Policy { priority_tiers: vec![7, 3], ..policy() });
     let got: Vec<u8> = [-5, 0, 3, 6, 7, 99].map(|p| h.add(urgent("a", p)).priority).to_vec();
@@ -80,7 +80,7 @@ fn tiers_move_priorities() {
 }
 
 #[test]
-fn at_most_so_many_run_at_once() {
+fn max_consumers_limits_the_running_tasks() {
     let mut h = Harness::new();
     let limit = |max_consumers| Policy { max_consumers, ..policy() };
     h.put_topic("a", limit(2));
@@ -108,7 +108,7 @@ fn at_most_so_many_run_at_once() {
 }
 
 #[test]
-fn retention_of_its_own() {
+fn a_policys_retention_replaces_the_default() {
     let mut h = Harness::new();
     h.put_topic("a", Policy { retention: 5_000, ..policy() });
     let short = h.done(task("a"));
@@ -127,7 +127,7 @@ fn retention_of_its_own() {
 }
 
 #[test]
-fn a_dead_letter_is_worked_elsewhere() {
+fn a_dead_letter_is_copied_to_the_dead_letter_topic() {
     let mut h = Harness::new();
     let to = Policy { dead_letter_topic: Some(text("a-dead")), ..policy() };
     h.put_topic("a", to);

@@ -76,7 +76,7 @@ fn purged_segments_are_recycled_and_their_old_frames_stay_gone() {
 }
 
 #[test]
-fn a_great_purge_gives_the_space_back() {
+fn a_large_purge_frees_disk_space() {
     let disk = MemDisk::default();
     let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
     feed(&mut log, 1..=300);
@@ -197,7 +197,7 @@ fn segments_may_change_their_length_between_runs() {
 }
 
 #[test]
-fn prepared_segments_of_another_length_are_no_room() {
+fn prepared_segments_of_another_length_do_not_count_as_room() {
     let disk = MemDisk::default();
     let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
     feed(&mut log, 1..=20);
@@ -213,7 +213,7 @@ fn prepared_segments_of_another_length_are_no_room() {
 }
 
 #[test]
-fn room_is_never_promised_in_vain() {
+fn promised_room_can_always_be_used() {
     let disk = MemDisk::default();
     let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
     let mut rng = crate::disk::Rng(7);
@@ -240,7 +240,7 @@ fn room_is_never_promised_in_vain() {
 }
 
 #[test]
-fn one_job_at_a_time_and_a_lost_one_is_made_good() {
+fn one_job_at_a_time_and_a_dropped_one_is_repeated() {
     let disk = MemDisk::default();
     let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
     let job = log.next_job().unwrap();

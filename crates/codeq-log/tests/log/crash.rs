@@ -61,7 +61,7 @@ fn assert_survives(disk: &MemDisk, acknowledged: u64, what: &str) {
 }
 
 #[test]
-fn the_whole_life_without_a_failure() {
+fn without_a_failure_every_frame_is_acknowledged() {
     let disk = MemDisk::default();
     let (acknowledged, error) = live(&disk);
     assert!(error.is_none() && acknowledged == 60);

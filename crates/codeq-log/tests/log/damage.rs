@@ -19,7 +19,7 @@ fn assert_whole_or_refused(image: &Image, count: u64, what: &str) -> bool {
 }
 
 #[test]
-fn no_single_bit_takes_an_acknowledged_frame() {
+fn a_flipped_bit_never_costs_an_acknowledged_frame() {
     let image = fed_image(14);
     assert!(used_segments(&image).len() >= 2);
     let mut refused = 0;
@@ -35,7 +35,7 @@ fn no_single_bit_takes_an_acknowledged_frame() {
 }
 
 #[test]
-fn nor_after_a_purge() {
+fn a_flipped_bit_never_costs_an_acknowledged_frame_after_a_purge() {
     let disk = MemDisk::default();
     let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
     // The oldest remaining segment holds a single frame: nothing follows in its own segment.
@@ -79,7 +79,7 @@ fn a_zeroed_page_is_refused() {
 }
 
 #[test]
-fn a_later_frame_is_found_wherever_it_lies() {
+fn an_intact_frame_after_damage_is_found_at_any_offset() {
     // Frames 1 and 2 are damaged and the watermark is old: only frame 3 can tell. It is placed around the boundary
     // between two chunks of the search.
     const PIECE: usize = 1024 * 1024;

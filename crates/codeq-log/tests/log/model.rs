@@ -112,7 +112,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn a_log_is_a_list_that_forgets_only_what_was_not_synced(
+    fn only_unsynced_frames_are_ever_lost(
         steps in prop::collection::vec(step(), 1..120)
     ) {
         let mut model = Model::new();

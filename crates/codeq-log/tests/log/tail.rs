@@ -53,7 +53,7 @@ fn a_tail_cut_at_any_byte_gives_exactly_the_frames_before() {
 }
 
 #[test]
-fn the_same_cut_on_a_real_disk() {
+fn a_cut_tail_on_a_real_disk_gives_exactly_the_frames_before() {
     let tmp = tempfile::tempdir().unwrap();
     let mut log = Log::create(real(), tmp.path(), ROOMY, NEW).unwrap();
     for n in 1..=6 {

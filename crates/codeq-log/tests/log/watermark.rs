@@ -40,7 +40,7 @@ fn a_log_shorter_than_acknowledged_is_refused_with_the_numbers() {
 }
 
 #[test]
-fn one_damaged_slot_is_made_good_by_the_other() {
+fn one_intact_slot_is_enough() {
     let image = fed_image(14);
     for slot in [0, 4096] {
         for byte in 0..32 {

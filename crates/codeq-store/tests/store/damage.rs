@@ -156,7 +156,7 @@ fn a_cut_or_swapped_file_is_never_served() {
 }
 
 #[test]
-fn a_scrub_goes_on_where_it_was_while_the_store_changes() {
+fn a_scrub_continues_although_the_store_changes() {
     let disk = SimDisk::new();
     disk.put_file(path(), killed().0);
     let mut store = Store::open(disk.shared(), path(), options()).unwrap();

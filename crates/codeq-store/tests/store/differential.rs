@@ -149,7 +149,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_store_is_its_memory_twin(steps in prop::collection::vec(step(), 1..250)) {
+    fn a_store_behaves_like_the_store_in_memory(steps in prop::collection::vec(step(), 1..250)) {
         let disk = SimDisk::new();
         let store = create(&disk);
         let mut twins = Twins {

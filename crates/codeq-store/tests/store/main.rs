@@ -25,7 +25,7 @@ use crate::sim_disk::SimDisk;
 
 /// The engine keeps a store behind a lock with concurrent readers, and runs jobs on other threads.
 #[test]
-fn stores_and_jobs_cross_threads() {
+fn stores_and_jobs_can_be_sent_to_other_threads() {
     fn shared<T: Send + Sync>() {}
     fn sent<T: Send>() {}
     shared::<Store>();

@@ -33,7 +33,7 @@ fn opening_after_a_kill_needs_no_repair() {
 }
 
 #[test]
-fn a_store_is_not_made_twice() {
+fn an_existing_store_is_not_created_again() {
     let disk = SimDisk::new();
     drop(create(&disk));
     let again = Store::create(disk.shared(), path(), options());
@@ -41,7 +41,7 @@ fn a_store_is_not_made_twice() {
 }
 
 #[test]
-fn what_is_no_store_is_refused() {
+fn files_that_are_not_stores_are_refused() {
     for bytes in [vec![], vec![0; 100], vec![0; 8192], b"not a store ".repeat(4096)] {
         let disk = SimDisk::new();
         disk.put_file(path(), bytes.clone());

@@ -15,7 +15,7 @@ fn of(owner: Owner) -> Options {
 }
 
 #[test]
-fn a_store_of_somebody_else_is_refused_and_left_alone() {
+fn a_store_of_another_owner_is_refused_unchanged() {
     let disk = SimDisk::new();
     drop(Store::create(disk.shared(), path(), of(OWNER)).unwrap());
     let before = disk.bytes(path());
@@ -31,7 +31,7 @@ fn a_store_of_somebody_else_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_copy_is_of_whom_it_is_made_for_and_a_rewrite_stays_what_it_was() {
+fn a_copy_gets_the_given_owner_and_a_rewrite_keeps_its_own() {
     let disk = SimDisk::new();
     let mut store = Store::create(disk.shared(), path(), of(OWNER)).unwrap();
     for key in 0..300 {
@@ -58,7 +58,7 @@ fn a_copy_is_of_whom_it_is_made_for_and_a_rewrite_stays_what_it_was() {
 }
 
 #[test]
-fn a_store_that_does_not_say_is_told_by_its_next_checkpoint() {
+fn a_store_without_an_owner_gets_one_at_its_next_checkpoint() {
     let disk = SimDisk::new();
     drop(Store::create(disk.shared(), path(), options()).unwrap());
     assert_eq!(check(&disk.shared(), path()).unwrap().owner, None);

@@ -44,7 +44,7 @@ fn the_file_shrinks_to_less_than_twice_its_rows() {
 }
 
 #[test]
-fn a_rewrite_takes_in_changes_at_its_own_edge() {
+fn a_rewrite_includes_changes_at_its_current_position() {
     let disk = SimDisk::new();
     let mut store = create(&disk);
     for key in 0..2000 {

@@ -327,7 +327,7 @@ const FIRST: [&str; 2] = [
 ];
 
 #[test]
-fn a_digest_lasts_as_long_as_its_checkpoint() {
+fn a_digest_is_kept_with_its_checkpoint() {
     let disk = SimDisk::new();
     let mut store = Store::create(disk.shared(), path(), owned(1, 7)).unwrap();
     assert_eq!(store.digest(), 0);

@@ -1,4 +1,4 @@
-//! The index of a shard's records.
+//! Where a shard's records are: an index by kind, tenant and name, kept in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,17 +22,17 @@ impl Slot {
     }
 }
 
-/// Index of a shard's records by kind, tenant and name.
+/// The index. An expired record stays in it until a sweep removes the record.
 #[derive(Debug, Default)]
-pub(crate) struct Records {
+pub(crate) struct RecordIndex {
     pub by_owner: BTreeMap<(RecordKind, Arc<str>), BTreeMap<Arc<str>, Slot>>,
     pub total: usize,
 }
 
-impl Records {
+impl RecordIndex {
     /// Builds the index from the table.
-    pub fn load<K: KvRead + ?Sized>(kv: &K) -> Result<Records, KvError> {
-        let mut records = Records::default();
+    pub fn load<K: KvRead + ?Sized>(kv: &K) -> Result<RecordIndex, KvError> {
+        let mut records = RecordIndex::default();
         for_each(kv, Table::Record, 0, Key::MAX, |key, value| {
             let row = RecordRow::decode(key, value)?;
             let slot = Slot { seq: keys::seq_of(key), expires_at: row.expires_at };
