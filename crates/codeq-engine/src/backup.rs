@@ -13,12 +13,13 @@ use codeq_disk::{Disk, RealDisk, SharedDisk};
 use codeq_log::{FrameIndex, Log, NewLog};
 use codeq_store::{SnapshotJob, Store};
 
-use crate::engine::{Engine, entropy, lock};
+use crate::engine::{Engine, entropy};
 use crate::error::{OpenError, Work};
 use crate::incomplete;
 use crate::layout::{self, Manifest};
+use crate::lock::lock;
 
-/// The log of a backup is empty: a segment of the usual 64 MiB would only add zeros to copy and pay for. Later segments
+/// The log of a backup is empty: a segment of the usual 64 MiB would only add zeros to copy and store. Later segments
 /// get the length that the engine is configured with.
 const SEGMENT_BYTES: u64 = 64 << 10;
 

@@ -243,7 +243,7 @@ mod tests {
 
     /// The clocks' milliseconds do not start together, but a deadline must always be shown as the same date.
     #[test]
-    fn dates_of_deadlines_do_not_flicker() {
+    fn displayed_deadlines_do_not_flicker() {
         struct Fine(AtomicI64);
         impl Clock for Fine {
             fn wall(&self) -> Millis {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_to_have_passed_does_not_count() {
+    fn time_that_has_not_certainly_passed_does_not_count() {
         let read = Reading { boot: 1, monotonic: 5_000_000, engine: 100_000_000 };
         let start = |boot, monotonic, last, read| {
             EngineClock::start(Fake::new(900 * HOUR, monotonic, boot), last, read).moment().now
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_counts_on_over_processes() {
+    fn the_system_clock_continues_across_processes() {
         let (one, other) = (SystemClock::new(), SystemClock::new());
         assert_eq!(one.boot(), other.boot());
         assert!(one.monotonic() <= other.monotonic());

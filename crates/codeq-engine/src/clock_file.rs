@@ -94,14 +94,14 @@ mod tests {
         Reading { boot: u64::MAX, monotonic: 5, engine: 1_700_000_000_000_000 };
 
     #[test]
-    fn comes_back_for_its_own_directory_only() {
+    fn a_reading_is_used_only_in_its_own_directory() {
         let text = encode(7, READING);
         assert_eq!(decode(7, &text), Some(READING));
         assert_eq!(decode(8, &text), None);
     }
 
     #[test]
-    fn any_damage_is_as_if_it_were_not_there() {
+    fn a_damaged_file_counts_as_missing() {
         let text = encode(7, READING);
         for at in 0..text.len() {
             for bit in 0..8 {

@@ -41,7 +41,7 @@ impl Engine {
     pub fn call_blocking(&self, call: Call) -> Answer {
         let (sender, answer) = oneshot::channel();
         self.take(Request::new(call, ReplyTo::One(sender)));
-        answer.blocking_recv().unwrap_or_else(|_| Err(self.pipeline.error()))
+        answer.blocking_recv().unwrap_or_else(|_| Err(self.status.error()))
     }
 
     /// Proposes a command and waits for its answer.
@@ -176,7 +176,7 @@ impl Future for Waiting<'_> {
         let answer = Pin::new(&mut self.answer).poll(cx);
         answer.map(|answer| {
             self.client = None;
-            answer.unwrap_or_else(|_| Err(self.engine.pipeline.error()))
+            answer.unwrap_or_else(|_| Err(self.engine.status.error()))
         })
     }
 }

@@ -125,10 +125,10 @@ impl Group {
         self.records.iter().filter_map(|range| self.bytes.get(range.clone()))
     }
 
-    /// Sends the answers, because the group is durable. Returns the requests to propose next, which give back the tasks
-    /// leased to clients that have left meanwhile.
+    /// Sends the answers, because the group is durable. Some clients may have left meanwhile: returns the requests to
+    /// propose next, which give their tasks back.
     pub fn release(&mut self) -> Vec<Request> {
-        let mut unheard = Vec::new();
+        let mut back = Vec::new();
         // Wake each mailbox once, after all of its answers are in it.
         let mut touched: Vec<Arc<dyn Mailbox>> = Vec::new();
         for (to, answer) in self.answers.drain(..) {
@@ -147,11 +147,11 @@ impl Group {
                 to => to.send(answer),
             };
             if let Err(Ok(Reply::Claimed(tasks))) = sent {
-                unheard.extend(tasks.into_iter().filter_map(give_back));
+                back.extend(tasks.into_iter().filter_map(give_back));
             }
         }
         touched.into_iter().for_each(|mailbox| mailbox.wake());
-        unheard
+        back
     }
 
     /// Answers that the outcome is unknown, because the group could not be made durable.

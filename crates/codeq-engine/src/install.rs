@@ -1,12 +1,13 @@
 //! Replaces the rows of all shards by those of another node, completely or not at all.
 //!
 //! 1. [`begin`]: the rows go to `store.incoming` of every shard. Nothing else changes.
-//! 2. [`commit`]: once all of them are verified and durable, the file `INSTALL` is written: from now on the directory
-//!    has the new rows, whatever happens.
+//! 2. [`commit`]: once all of them are verified and durable, the file `INSTALL` is written. From then on, the directory
+//!    counts as having the new rows.
 //! 3. [`finish`]: the files get their names, the caller makes its own files agree with them, and `INSTALL` is removed.
 //!
-//! A start calls [`finish`] too: with `INSTALL` it repeats step 3, without it removes what step 1 has left. So a crash
-//! at any moment leaves all of the old rows or all of the new ones. Nobody may use the stores from step 2 on.
+//! Every start calls [`finish`] too. With `INSTALL`, it repeats step 3; without, it removes what step 1 has left. So a
+//! crash at any moment leaves either all of the old rows or all of the new ones. Nobody may use the stores between step
+//! 2 and the end of step 3.
 
 use std::fmt::Write as _;
 use std::io;
@@ -50,8 +51,8 @@ pub fn begin(
     Ok(imports)
 }
 
-/// The commit point: all imports are finished, and their rows become those of the directory. `note` is for the caller,
-/// who gets it back from [`finish`].
+/// Commits the installation: all imports are finished, and their rows become those of the directory. [`finish`] returns
+/// `note` to the caller.
 pub fn commit(
     disk: &dyn Disk,
     dir: &Path,

@@ -13,15 +13,16 @@ use codeq_disk::RealDisk;
 use codeq_log::{FrameIndex, Log, LogError, NewLog};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use crate::background::Background;
 use crate::error::EngineError;
 use crate::group::{Batch, Group};
+use crate::observer::SharedObserver;
 use crate::options::{Durability, Options};
-use crate::pipeline::{Committer, Pipeline, ShardOutput};
+use crate::pipeline::{Committer, Pipeline};
 use crate::request::{Inbox, Notice, ReplyTo, Request};
-use crate::result_waiters::ResultWaiters;
+use crate::status::Status;
 
 /// Runs a test in many orders. In half of them, the scheduler switches threads rarely, which finds rare bugs sooner.
 fn check(test: impl Fn() + Send + Sync + 'static) {
@@ -136,15 +137,11 @@ fn whatever_is_offered_is_logged_and_answered() {
         let path = dir.path().join("log");
         let new = NewLog { first_index: FrameIndex(1), log_id: 7 };
         let log = Log::create(Arc::new(RealDisk), &path, LOG, new).unwrap();
-        let output = |_| ShardOutput {
-            inbox: Arc::new(Inbox::default()),
-            durable: watch::Sender::new(Batch(0)),
-            waiters: ResultWaiters::default(),
-        };
-        let outputs: Vec<ShardOutput> = (0..SHARDS).map(output).collect();
-        let positions = vec![[FrameIndex(0); 2]; outputs.len()];
-        let committer = Committer::new(log, outputs.len(), &options, Background::idle());
-        let pipeline = Arc::new(Pipeline::new(outputs, positions, committer, &options));
+        let shards = usize::from(SHARDS);
+        let status = Status::new(shards, SharedObserver::default());
+        let positions = vec![[FrameIndex(0); 2]; shards];
+        let committer = Committer::new(log, shards, &options, Background::idle());
+        let pipeline = Arc::new(Pipeline::new(status, positions, committer, &options));
         let committing = {
             let pipeline = Arc::clone(&pipeline);
             thread::spawn(move || pipeline.run())
@@ -175,7 +172,9 @@ fn whatever_is_offered_is_logged_and_answered() {
         for answer in answers.lock().unwrap().iter_mut() {
             assert!(answer.try_recv().is_ok(), "an answer");
         }
-        assert!(pipeline.outputs.iter().all(|output| *output.durable.borrow() == Batch(GROUPS)));
+        assert!(
+            pipeline.status.outputs.iter().all(|output| *output.durable.borrow() == Batch(GROUPS))
+        );
         drop(pipeline);
         let log = Log::open(Arc::new(RealDisk), &path, LOG).unwrap();
         let mut logged: BTreeMap<u16, Vec<u64>> = BTreeMap::new();

@@ -13,11 +13,13 @@ pub mod backup;
 pub mod boundary;
 pub mod clock;
 pub mod clock_file;
+pub mod driver;
 pub mod error;
 pub mod group;
 pub mod incomplete;
 pub mod install;
 pub mod layout;
+pub mod lock;
 pub mod observer;
 pub mod options;
 pub mod read;
@@ -27,9 +29,11 @@ pub mod replica;
 pub mod request;
 pub mod route;
 pub mod shard;
+pub mod status;
 
 mod background;
 mod dispatch;
+mod embedded;
 mod engine;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;

@@ -20,6 +20,13 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (shard, effects);
     }
 
+    /// On a node of a cluster: the next task transition of a shard has this number. Called when the node starts, and
+    /// when its rows were replaced by those of another node; transitions before this one that were not reported are
+    /// missing then.
+    fn resumed(&self, shard: ShardId, next: u64) {
+        let _ = (shard, next);
+    }
+
     /// The log was synced once for this many commands.
     fn synced(&self, took: Duration, commands: usize) {
         let _ = (took, commands);

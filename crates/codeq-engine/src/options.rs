@@ -104,7 +104,7 @@ impl Options {
 
     /// The size up to which groups grow: with short segments less than [`GROUP_BYTES_MAX`], because a frame has to
     /// fit into a segment.
-    pub(crate) fn group_bytes_max(&self) -> usize {
+    pub fn group_bytes_max(&self) -> usize {
         GROUP_BYTES_MAX.min(self.command_bytes_max())
     }
 }

@@ -1,21 +1,18 @@
 //! What the shards and the commit thread share: the open groups, and the state of the log.
 
 use codeq_core::id::ShardId;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use codeq_disk::Shortage;
 use codeq_log::{FrameIndex, LogError, Prepared};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use crate::error::EngineError;
-use crate::group::{Batch, Group};
-use crate::observer::SharedObserver;
+use crate::group::Group;
 use crate::options::{GROUP_MAX, Options};
-use crate::request::Inbox;
-use crate::result_waiters::ResultWaiters;
-use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use crate::status::Status;
+use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
 
 mod commit;
@@ -35,34 +32,13 @@ pub struct Pipeline {
     work: Condvar,
     /// Wakes shards that wait for the log.
     taken: Condvar,
-    /// Free bytes in the log.
-    room: AtomicU64,
     /// Bytes reserved for commands that are not in the log yet.
     reserved: AtomicU64,
     /// Why the last attempt to make room failed, if it did: an index into [`SHORTAGES`].
     short: AtomicU8,
-    /// Shards that refuse writes, and why.
-    refusing: Mutex<BTreeMap<ShardId, EngineError>>,
-    observer: SharedObserver,
-    failed: AtomicBool,
-    /// The same as `failed`, for those that wait for a failure.
-    pub failure: watch::Sender<bool>,
-    /// Bytes appended to the log since it was opened.
-    pub appended: AtomicU64,
-    /// Syncs since the log was opened.
-    pub syncs: AtomicU64,
-    /// Bytes of rows verified since the start.
-    pub scrubbed: AtomicU64,
-    pub outputs: Vec<ShardOutput>,
+    /// What callers see.
+    pub status: Arc<Status>,
     group_bytes_max: usize,
-}
-
-/// The parts of a shard that the commit thread uses.
-pub struct ShardOutput {
-    pub inbox: Arc<Inbox>,
-    /// Number of the last durable batch.
-    pub durable: watch::Sender<Batch>,
-    pub waiters: ResultWaiters,
 }
 
 /// Work for the commit thread.
@@ -92,13 +68,14 @@ impl State {
 
 impl Pipeline {
     pub fn new(
-        outputs: Vec<ShardOutput>,
+        status: Arc<Status>,
         positions: Vec<[FrameIndex; 2]>,
         committer: Committer,
         options: &Options,
     ) -> Pipeline {
+        status.room.store(committer.log.room(), Ordering::Release);
         let state = State {
-            open: outputs.iter().map(|_| Group::default()).collect(),
+            open: status.outputs.iter().map(|_| Group::default()).collect(),
             positions,
             barriers: Vec::new(),
             prepared: None,
@@ -109,20 +86,12 @@ impl Pipeline {
         };
         Pipeline {
             state: Mutex::new(state),
-            room: AtomicU64::new(committer.log.room()),
             committer: Mutex::new(committer),
             work: Condvar::new(),
             taken: Condvar::new(),
             reserved: AtomicU64::new(0),
             short: AtomicU8::new(0),
-            refusing: Mutex::default(),
-            observer: options.observer.clone(),
-            failed: AtomicBool::new(false),
-            failure: watch::Sender::new(false),
-            appended: AtomicU64::new(0),
-            syncs: AtomicU64::new(0),
-            scrubbed: AtomicU64::new(0),
-            outputs,
+            status,
             group_bytes_max: options.group_bytes_max(),
         }
     }
@@ -136,7 +105,7 @@ impl Pipeline {
             let mut committer = self.committer.lock();
             if committer.round(self) == Round::Stop {
                 committer.close(self);
-                self.outputs.iter().for_each(|output| output.waiters.close());
+                self.status.outputs.iter().for_each(|output| output.waiters.close());
                 return;
             }
             retry_at = committer.retry_at;
@@ -216,11 +185,11 @@ impl Pipeline {
     pub fn reserve(&self, bytes: u64) -> bool {
         loop {
             let reserved = self.reserved.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
-            if self.room.load(Ordering::Acquire) >= reserved {
+            if self.room() >= reserved {
                 return true;
             }
             self.reserved.fetch_sub(bytes, Ordering::AcqRel);
-            if self.shortage().is_some() || self.has_failed() {
+            if self.shortage().is_some() || self.status.has_failed() {
                 return false;
             }
             let mut state = self.state.lock();
@@ -235,7 +204,7 @@ impl Pipeline {
 
     /// Sets the free bytes in the log.
     pub fn set_room(&self, room: u64) {
-        self.room.store(room, Ordering::Release);
+        self.status.room.store(room, Ordering::Release);
     }
 
     /// Sets why the log could not get more room; `None` once it could.
@@ -246,7 +215,7 @@ impl Pipeline {
 
     /// Free bytes in the log.
     pub fn room(&self) -> u64 {
-        self.room.load(Ordering::Acquire)
+        self.status.room.load(Ordering::Acquire)
     }
 
     /// Why the log could not get the room it needs.
@@ -254,33 +223,11 @@ impl Pipeline {
         SHORTAGES.get(usize::from(self.short.load(Ordering::Acquire))).copied().flatten()
     }
 
-    /// Notes that a shard refuses writes, or accepts them again. Notifies the observer if that changes for the engine
-    /// as a whole.
-    pub fn set_refusing(&self, shard: ShardId, why: Option<EngineError>) {
-        let mut refusing = self.refusing.lock();
-        let before = refusing.values().next().cloned();
-        match why {
-            Some(why) => drop(refusing.insert(shard, why)),
-            None => drop(refusing.remove(&shard)),
-        }
-        let now = refusing.values().next();
-        if before.as_ref() != now
-            && let Some(observer) = &self.observer.0
-        {
-            observer.refusing(now);
-        }
-    }
-
-    /// Why at least one shard currently refuses writes.
-    pub fn refusing(&self) -> Option<EngineError> {
-        self.refusing.lock().values().next().cloned()
-    }
-
     /// Waits until everything offered so far is on disk; returns the index of the last frame.
     pub fn barrier(&self) -> Result<FrameIndex, EngineError> {
         let (done, wait) = oneshot::channel();
         self.tell(|state| state.barriers.push(done))?;
-        wait.blocking_recv().map_err(|_| self.error())
+        wait.blocking_recv().map_err(|_| self.status.error())
     }
 
     /// Notes that a shard's store is complete up to a frame. Purges older frames, except those since the previous
@@ -324,31 +271,15 @@ impl Pipeline {
     pub fn fail(&self, error: &EngineError) {
         let mut state = self.state.lock();
         state.error.get_or_insert_with(|| error.clone());
-        self.failed.store(true, Ordering::Release);
-        self.failure.send_replace(true);
+        self.status.set_failed(error);
         for group in &mut state.open {
             group.fail(error);
             group.clear();
         }
         state.barriers.clear();
         drop(state);
-        for output in &self.outputs {
-            output.inbox.close(error);
-            // Readers that wait for a batch which will never be durable check again, and see the failure.
-            output.durable.send_replace(Batch(u64::MAX));
-            output.waiters.close();
-        }
+        self.status.close(error);
         self.work.notify_all();
         self.taken.notify_all();
-    }
-
-    /// Whether the engine has stopped after a failure.
-    pub fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire)
-    }
-
-    /// Why the engine stopped.
-    pub fn error(&self) -> EngineError {
-        self.state.lock().error.clone().unwrap_or(EngineError::Closed)
     }
 }

@@ -65,7 +65,7 @@ impl Engine {
     /// that you do not miss it if it finishes in between. Dropping the future ends the wait.
     pub async fn finished(&self, tenant: &Arc<str>, id: TaskId) -> Result<(), EngineError> {
         let shard = usize::from(id.shard(self.shards()));
-        let output = self.pipeline.outputs.get(shard).ok_or(EngineError::Closed)?;
+        let output = self.status.outputs.get(shard).ok_or(EngineError::Closed)?;
         output.waiters.wait(tenant, id.seq())?.woken().await;
         Ok(())
     }
@@ -182,8 +182,18 @@ impl Engine {
         shard: ShardId,
         look: impl FnOnce(&ShardReader<'_>) -> Result<T, KvError>,
     ) -> Result<T, EngineError> {
+        self.catch_up().await?;
         let seen = self.look(shard, look)?;
         self.shown(shard, seen).await
+    }
+
+    /// Completes once [`Engine::look`] sees everything that was acknowledged before this call: at once, unless the
+    /// engine is a member of a cluster.
+    pub async fn catch_up(&self) -> Result<(), EngineError> {
+        match self.driver.catch_up() {
+            Some(catching_up) => catching_up.await,
+            None => Ok(()),
+        }
     }
 
     /// Reads from one shard as of the latest applied command. [`Engine::shown`] waits until the result may be shown
@@ -207,7 +217,7 @@ impl Engine {
         let mut durable = handle.durable.clone();
         if *durable.borrow() < seen.batch {
             let reached = durable.wait_for(|reached| *reached >= seen.batch).await;
-            reached.map_err(|_| self.pipeline.error())?;
+            reached.map_err(|_| self.status.error())?;
         }
         if let Some(error) = self.failure() {
             return Err(error);
@@ -225,8 +235,8 @@ impl Engine {
     /// Completes when the engine has stopped by itself, with the reason.
     pub async fn failed(&self) -> EngineError {
         // The engine owns the sender, so it exists for as long as this borrows the engine.
-        let _ = self.pipeline.failure.subscribe().wait_for(|failed| *failed).await;
-        self.pipeline.error()
+        let _ = self.status.failure.subscribe().wait_for(|failed| *failed).await;
+        self.status.error()
     }
 
     /// Time until `moment`, by engine time.

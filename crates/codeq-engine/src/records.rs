@@ -1,4 +1,5 @@
-//! Records of tenants. All records of a tenant are in one shard, so that a conditional put is one step.
+//! Reads tenants' records, see [`codeq_core::record`]. All records of a tenant are in one shard, so that a conditional
+//! put is one step.
 
 use std::sync::Arc;
 

@@ -42,12 +42,7 @@ impl Node {
             Some(manifest) => manifest,
             None => create(disk, dir, options, log_id)?,
         };
-        if let Some(wanted) = options.shards
-            && wanted != manifest.shards
-        {
-            let (dir, found) = (dir.to_owned(), manifest.shards);
-            return Err(OpenError::Shards { dir, found, wanted });
-        }
+        check_shard_count(dir, options, manifest)?;
         layout::refuse_member(&**disk, dir)?;
         manifest.check_shards(&**disk, dir)?;
         manifest.check_log(&**disk, dir)?;
@@ -57,12 +52,12 @@ impl Node {
         let mut shards = Vec::new();
         let mut rebuilt = Vec::new();
         for shard in ShardId::all(manifest.shards) {
-            let place = Place { disk, dir, shard, manifest, options };
-            let (state, store) = match place.open(verify) {
+            let location = StoreLocation { disk, dir, shard, manifest, options };
+            let (state, store) = match location.open(verify) {
                 // Nothing was ever purged: the rows can be rebuilt from the log alone.
                 Err(error) if is_damage(&error) && log.first_index() == FrameIndex(1) => {
-                    rebuilt.push(place.set_aside(&error)?);
-                    place.create()?
+                    rebuilt.push(location.set_aside(&error)?);
+                    location.create()?
                 }
                 opened => opened?,
             };
@@ -77,6 +72,31 @@ impl Node {
     }
 }
 
+fn check_shard_count(dir: &Path, options: &Options, manifest: Manifest) -> Result<(), OpenError> {
+    let found = manifest.shards;
+    match options.shards {
+        Some(wanted) if wanted != found => {
+            Err(OpenError::Shards { dir: dir.to_owned(), found, wanted })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Describes the directory of a member of a cluster.
+pub fn manifest_of_member(
+    disk: &dyn Disk,
+    dir: &Path,
+    options: &Options,
+) -> Result<Manifest, OpenError> {
+    let Some(manifest) = Manifest::load(disk, dir)? else {
+        let reason = "it does not belong to a member of a cluster".to_owned();
+        let foreign = OpenError::Foreign { dir: dir.to_owned(), reason };
+        return Err(incomplete::refusal(disk, dir)?.unwrap_or(foreign));
+    };
+    check_shard_count(dir, options, manifest)?;
+    Ok(manifest)
+}
+
 /// The shards of a member of a cluster, as of their last checkpoints. The caller applies what the cluster has committed
 /// since.
 pub fn open_shards(
@@ -89,7 +109,7 @@ pub fn open_shards(
     manifest.check_log(&**disk, dir)?;
     let verify = store_bytes(&**disk, dir, manifest)? <= options.verify_bytes_max;
     let open = |shard| {
-        let (state, store) = Place { disk, dir, shard, manifest, options }.open(verify)?;
+        let (state, store) = StoreLocation { disk, dir, shard, manifest, options }.open(verify)?;
         Ok(Shard::new(shard, state, store))
     };
     ShardId::all(manifest.shards).map(open).collect()
@@ -136,7 +156,7 @@ fn is_damage(error: &OpenError) -> bool {
 }
 
 /// Where a shard's rows are.
-struct Place<'a> {
+struct StoreLocation<'a> {
     disk: &'a SharedDisk,
     dir: &'a Path,
     shard: ShardId,
@@ -144,7 +164,7 @@ struct Place<'a> {
     options: &'a Options,
 }
 
-impl Place<'_> {
+impl StoreLocation<'_> {
     fn path(&self) -> PathBuf {
         layout::store_path(self.dir, self.shard)
     }
@@ -242,7 +262,7 @@ fn create_stores(
     }
     let manifest = Manifest::new(shards, log_id);
     for shard in ShardId::all(shards) {
-        drop(Place { disk, dir, shard, manifest, options }.create()?);
+        drop(StoreLocation { disk, dir, shard, manifest, options }.create()?);
     }
     Ok(manifest)
 }

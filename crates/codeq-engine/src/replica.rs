@@ -1,4 +1,4 @@
-//! All shards of one node of a cluster, between the requests that arrive and the entries that the cluster commits.
+//! All shards of one node of a cluster: gathers requests into entries, and applies the entries that the cluster commits.
 //!
 //! ```text
 //! requests ─> gather ─> one entry for all shards ─> the cluster commits it ─> apply ─> answers, effects
@@ -8,8 +8,10 @@
 //! committed, which of them are its own, and when it no longer leads.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use codeq_core::claim::check;
 use codeq_core::codec;
 use codeq_core::command::{Command, Millis, Sweep};
 use codeq_core::effect::Effect;
@@ -17,22 +19,33 @@ use codeq_core::id::{ShardId, split_mix64};
 use codeq_core::limits::SWEEP_MAX;
 use codeq_core::moment::Moment;
 use codeq_core::reply::Reply;
+use codeq_disk::SharedDisk;
 use codeq_log::FrameIndex;
+use tokio::sync::{Notify, oneshot};
 
 use crate::boundary::Answer;
+use crate::driver::Driver;
+use crate::engine::{Engine, ShardHandle};
 use crate::error::{EngineError, OpenError};
-use crate::options::{GROUP_BYTES_MAX, GROUP_MAX, INBOX_MAX};
-use crate::request::{ReplyTo, Request};
+use crate::options::{GROUP_MAX, Options};
+use crate::request::{Inbox, Notice, ReplyTo, Request};
+use crate::scrub::Scrub;
 use crate::shard::Shard;
+use crate::status::{ShardOutput, Status};
 
 /// Number of entries whose digests are kept, to be compared with those of a leader. A leader's are at most as old as
 /// the entries that it has in flight.
 const DIGESTS_KEPT: usize = 1_024;
 
+/// Reports a finished checkpoint to the caller that waits for it.
+pub type CheckpointWait = oneshot::Sender<Result<(), EngineError>>;
+
 /// The shards of a node.
 pub struct Replica {
     shards: Vec<ReplicaShard>,
-    /// Proposed and neither applied nor given up yet, oldest first.
+    status: Arc<Status>,
+    group_bytes_max: usize,
+    /// Proposals that are neither applied nor given up yet, oldest first.
     proposed: VecDeque<Proposed>,
     /// The number of the next proposal.
     next: u64,
@@ -45,11 +58,12 @@ pub struct Replica {
     digests: VecDeque<(u64, Vec<u64>)>,
     /// Answers from committed rows that are right only if this node still leads; see [`Replica::take_unconfirmed`].
     unconfirmed: Vec<(ReplyTo, Answer)>,
+    checkpoint_waits: Vec<CheckpointWait>,
 }
 
 struct ReplicaShard {
     shard: Shard,
-    arrived: VecDeque<Request>,
+    inbox: Arc<Inbox>,
     /// A sweep is proposed and not applied yet.
     sweeping: bool,
 }
@@ -84,21 +98,52 @@ pub struct Diverged {
 }
 
 impl Replica {
-    /// Starts from recovered shards. `applied` is the index of the last entry that all of them include.
-    pub fn new(shards: Vec<Shard>, applied: u64) -> Replica {
-        let shards = shards.into_iter().map(|mut shard| {
+    /// Starts from recovered shards. `applied` is the index of the last entry that all of them include; `arrived` is
+    /// notified when there may be something to gather.
+    pub fn new(
+        shards: Vec<Shard>,
+        applied: u64,
+        options: &Options,
+        arrived: &Arc<Notify>,
+    ) -> Replica {
+        let status = Status::notifying(shards.len(), options.observer.clone(), arrived);
+        let shard = |(mut shard, output): (Shard, &ShardOutput)| {
             shard.keep_digest();
-            ReplicaShard { shard, arrived: VecDeque::new(), sweeping: false }
-        });
+            ReplicaShard { shard, inbox: Arc::clone(&output.inbox), sweeping: false }
+        };
         Replica {
-            shards: shards.collect(),
+            shards: shards.into_iter().zip(&status.outputs).map(shard).collect(),
+            status,
+            group_bytes_max: options.group_bytes_max(),
             proposed: VecDeque::new(),
             next: 1,
             applied,
             latest: 0,
             digests: VecDeque::new(),
             unconfirmed: Vec::new(),
+            checkpoint_waits: Vec::new(),
         }
+    }
+
+    /// An engine whose calls these shards serve. `damaged` is called if a row turns out to be damaged.
+    pub fn engine(
+        &self,
+        driver: Box<dyn Driver>,
+        (disk, options, seed): (SharedDisk, Options, u64),
+        damaged: impl FnOnce(&EngineError) + Send + 'static,
+    ) -> std::io::Result<Engine> {
+        let outputs = self.shards.iter().zip(&self.status.outputs);
+        let handles: Vec<ShardHandle> =
+            outputs.map(|(it, output)| ShardHandle::new(&it.shard, output)).collect();
+        let stores = handles.iter().map(|handle| Arc::clone(&handle.data)).collect();
+        let status = Arc::clone(&self.status);
+        let scrub = Scrub::start(stores, Arc::clone(&status), &options, false, damaged)?;
+        Ok(Engine::new(handles, status, driver, (disk, options, seed), scrub))
+    }
+
+    /// What callers of the engine see.
+    pub fn status(&self) -> &Arc<Status> {
+        &self.status
     }
 
     /// Number of shards.
@@ -132,20 +177,15 @@ impl Replica {
         latest.unwrap_or(0).max(self.latest)
     }
 
-    /// Replaces the shards by others, whose rows have arrived from another node.
+    /// Replaces the rows of all shards by others, which have arrived from another node.
     pub fn replace(&mut self, shards: Vec<Shard>, applied: u64) {
         self.step_down();
-        let (next, latest) = (self.next, self.latest);
-        *self = Replica { next, latest, ..Replica::new(shards, applied) };
-    }
-
-    /// Adds a request to be gathered.
-    pub fn push(&mut self, shard: ShardId, request: Request) {
-        match self.shards.get_mut(usize::from(shard)) {
-            Some(it) if it.arrived.len() >= INBOX_MAX => request.refuse(EngineError::Overloaded),
-            Some(it) => it.arrived.push_back(request),
-            None => request.refuse(EngineError::Closed),
+        for (it, new) in self.shards.iter_mut().zip(shards) {
+            it.shard.replace_rows(new);
+            it.sweeping = false;
         }
+        self.applied = applied;
+        self.digests.clear();
     }
 
     /// The number of the oldest proposal in flight.
@@ -161,7 +201,7 @@ impl Replica {
     /// Time until there is something to propose, unless the wall clock is set meanwhile.
     pub fn wait(&self, at: Moment) -> Option<Millis> {
         let wait = |it: &ReplicaShard| {
-            if !it.arrived.is_empty() || it.shard.has_unserved() {
+            if it.inbox.len() > 0 || it.shard.has_unserved() {
                 return Some(0);
             }
             // The sweep in flight does what is due.
@@ -171,23 +211,27 @@ impl Replica {
     }
 
     /// Gathers what has arrived, claims that can be served, and what is due, as one entry. `None` if there is nothing
-    /// to propose. The work is bounded: repeat it as long as there is something.
+    /// to propose. The work is bounded: repeat it as long as there is something. An entry of several commands is no longer
+    /// than a group, so that it fits into the log.
     pub fn gather(&mut self, at: Moment, seed: u64) -> Option<Gathered> {
         let (mut records, mut requests) = (Vec::new(), Vec::new());
         let mut bytes = 0;
         for it in &mut self.shards {
             let expired = it.shard.take_expired(at).into_iter();
             self.unconfirmed.extend(expired.map(|reply| (reply, Ok(Reply::Claimed(Vec::new())))));
-            let mut taken = it.shard.take_servable(at);
+            let room = self.group_bytes_max.saturating_sub(bytes);
+            let mut taken = it.shard.take_servable(at, GROUP_MAX, room, bytes == 0);
             bytes += taken.iter().map(Request::bytes).sum::<usize>();
-            while taken.len() < GROUP_MAX
-                && let Some(first) = it.arrived.front()
-                && (bytes == 0 || bytes + first.bytes() <= GROUP_BYTES_MAX)
-                && let Some(request) = it.arrived.pop_front()
-            {
+            let room = self.group_bytes_max.saturating_sub(bytes);
+            let max = GROUP_MAX.saturating_sub(taken.len());
+            for request in it.inbox.take_now(max, room, bytes == 0) {
                 match &request.command {
                     Command::Claim(claim) if !it.shard.might_find(at, claim) => {
-                        if request.wait > 0 {
+                        if let Err(rejection) = check(claim) {
+                            // Any node refuses an invalid claim, so this needs no confirmation. A client that is gone
+                            // need not know.
+                            let _ = request.reply.send(Ok(Reply::Rejected(rejection)));
+                        } else if request.wait > 0 {
                             it.shard.wait_for_task(at, request);
                         } else {
                             let empty = Ok(Reply::Claimed(Vec::new()));
@@ -213,7 +257,7 @@ impl Replica {
                 records.push((it.shard.number, Bytes::from(record)));
                 requests.push((it.shard.number, taken));
             }
-            // Claims that were refused or let wait have left answers.
+            // Claims that may not wait were answered: the engine is stopping, or too many wait.
             self.unconfirmed.extend(it.shard.group.take_answers());
         }
         if records.is_empty() {
@@ -223,6 +267,41 @@ impl Replica {
         self.next += 1;
         self.proposed.push_back(Proposed { number, at, requests });
         Some(Gathered { number, records })
+    }
+
+    /// Handles notices: forgets clients that are gone, and answers waiting claims before the engine stops.
+    pub fn take_notices(&mut self) {
+        for it in &mut self.shards {
+            for notice in it.inbox.take_notices() {
+                match notice {
+                    Notice::Gone(client) => it.shard.forget(client),
+                    Notice::Drain | Notice::Stop => it.shard.drain(),
+                    Notice::Checkpoint(done) => self.checkpoint_waits.push(done),
+                    // Only a shard's own thread has its checkpoints written elsewhere.
+                    Notice::Flushed(_) => {}
+                }
+            }
+            self.unconfirmed.extend(it.shard.group.take_answers());
+        }
+    }
+
+    /// Answers waiting claims and lets no new ones wait, because the node is about to stop.
+    pub fn drain(&mut self) {
+        for it in &mut self.shards {
+            it.shard.drain();
+            self.unconfirmed.extend(it.shard.group.take_answers());
+        }
+    }
+
+    /// Whether every request is answered, apart from claims that wait for a task.
+    pub fn is_idle(&self) -> bool {
+        let idle = |it: &ReplicaShard| it.inbox.len() == 0 && !it.shard.has_unserved();
+        self.proposed.is_empty() && self.unconfirmed.is_empty() && self.shards.iter().all(idle)
+    }
+
+    /// Takes the callers that wait for a checkpoint.
+    pub fn take_checkpoint_waits(&mut self) -> Vec<CheckpointWait> {
+        std::mem::take(&mut self.checkpoint_waits)
     }
 
     /// Takes the answers that were found in committed rows and not logged, such as that there is nothing to claim. They
@@ -259,9 +338,14 @@ impl Replica {
                 _ => it.shard.replay_committed(index, record)?,
             }
             let unheard = it.shard.group.release();
-            it.arrived.extend(unheard);
+            if let Some(output) = self.status.outputs.get(usize::from(*number)) {
+                output.waiters.committed(&it.shard.group.effects);
+            }
             observe(*number, &it.shard.group.effects);
             it.shard.group.clear();
+            if !unheard.is_empty() {
+                it.inbox.push_unbounded(unheard.into_iter());
+            }
         }
         self.applied = index;
         self.note_digests();
@@ -325,7 +409,7 @@ impl Replica {
         }
     }
 
-    /// The cluster did not take a proposal: nothing of it was done, nor will be.
+    /// The cluster did not take a proposal: none of it was or will be applied.
     pub fn not_taken(&mut self, number: u64) {
         self.end_proposal(number, &EngineError::NoLeader);
     }
@@ -333,6 +417,11 @@ impl Replica {
     /// A proposal was handed over, but it is not known whether it will be committed.
     pub fn lost(&mut self, number: u64) {
         self.end_proposal(number, &EngineError::Unknown);
+    }
+
+    /// A proposal was not handed over, for this reason.
+    pub fn refuse_proposal(&mut self, number: u64, error: &EngineError) {
+        self.end_proposal(number, error);
     }
 
     fn end_proposal(&mut self, number: u64, error: &EngineError) {
@@ -354,16 +443,27 @@ impl Replica {
 
     /// This node stops: nothing will be applied any more.
     pub fn stop(&mut self, error: &EngineError) {
+        // After a failure, too, it is unknown what happened, and the error says more.
+        let lost = match error {
+            EngineError::Failed(_) => error,
+            _ => &EngineError::Unknown,
+        };
         for proposed in std::mem::take(&mut self.proposed) {
-            self.give_up(proposed, &EngineError::Unknown);
+            self.give_up(proposed, lost);
         }
         self.refuse(error);
+        self.status.close(error);
+        for wait in self.take_checkpoint_waits() {
+            // Nobody waits any more if it is gone.
+            let _ = wait.send(Err(error.clone()));
+        }
     }
 
     /// Answers everything that waits and was not proposed.
     pub fn refuse(&mut self, error: &EngineError) {
         for it in &mut self.shards {
-            it.arrived.drain(..).for_each(|request| request.refuse(error.clone()));
+            let arrived = it.inbox.take_now(usize::MAX, usize::MAX, true);
+            arrived.into_iter().for_each(|request| request.refuse(error.clone()));
             it.shard.refuse_waiting(error);
             it.shard.group.fail(error);
         }

@@ -1,7 +1,7 @@
 //! Clients that wait for a task to finish. The commit that finishes it wakes them.
 //!
-//! A wait is removed when its task finishes or its client leaves, whichever comes first. Each of these only touches
-//! that wait, so a commit does no more work for many waiting clients than for few.
+//! A wait is removed when its task finishes or its client leaves, whichever comes first. Either way only that wait is
+//! touched, so a commit does no more work for many waiting clients than for few.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_is_forgotten_and_who_stays_is_woken() {
+    fn waiters_that_stay_are_woken_and_those_that_leave_are_forgotten() {
         let waiters = ResultWaiters::default();
         let wait = |tenant: &str, seq| waiters.wait(&tenant.into(), Seq(seq)).unwrap();
         let mut waits: Vec<_> = (0..1_000).map(|at| wait(["a", "b"][at % 2], 5)).collect();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_engine_wakes_whoever_waits_and_whoever_comes() {
+    fn a_stopped_engine_wakes_current_and_later_waiters() {
         let waiters = ResultWaiters::default();
         let wait = waiters.wait(&"a".into(), Seq(1)).unwrap();
         waiters.close();

@@ -11,8 +11,8 @@ use parking_lot::RwLock;
 
 use crate::error::EngineError;
 use crate::options::{Options, SCRUB_BYTES_PER_SECOND};
-use crate::pipeline::Pipeline;
 use crate::shard::ShardData;
+use crate::status::Status;
 
 /// Bytes per step, which takes two or three milliseconds of a core.
 const STEP_BYTES: u64 = 256 << 10;
@@ -26,27 +26,27 @@ pub(crate) struct Scrub {
 
 impl Scrub {
     /// Starts the thread. The first pass starts at once, or after the usual interval if the stores were just
-    /// `verified`.
+    /// `verified`. `damaged` stops the engine, as any other read of a damaged row does.
     pub(crate) fn start(
         shards: Vec<Arc<RwLock<ShardData>>>,
-        pipeline: Arc<Pipeline>,
+        status: Arc<Status>,
         options: &Options,
         verified: bool,
+        damaged: impl FnOnce(&EngineError) + Send + 'static,
     ) -> std::io::Result<Scrub> {
         let (stop, stopped) = mpsc::channel();
         let (every, observer) = (options.scrub_every, options.observer.clone());
         let thread = Builder::new().name("codeq-scrub".into()).spawn(move || {
             let mut wait = if verified { every } else { Duration::ZERO };
             while pause(&stopped, wait) {
-                match pass(&shards, &pipeline, &stopped) {
+                match pass(&shards, &status, &stopped) {
                     Ok(Some((bytes, took))) => {
                         if let Some(observer) = &observer.0 {
                             observer.scrubbed(bytes, took);
                         }
                     }
                     Ok(None) => return,
-                    // Stop the engine, as after any other read of a damaged row.
-                    Err(error) => return pipeline.fail(&error),
+                    Err(error) => return damaged(&error),
                 }
                 wait = every;
             }
@@ -70,7 +70,7 @@ fn pause(stopped: &Receiver<()>, wait: Duration) -> bool {
 /// Verifies every row once. Returns the bytes and the duration, or `None` if the engine stops.
 fn pass(
     shards: &[Arc<RwLock<ShardData>>],
-    pipeline: &Pipeline,
+    status: &Status,
     stopped: &Receiver<()>,
 ) -> Result<Option<(u64, Duration)>, EngineError> {
     let start = Instant::now();
@@ -81,11 +81,11 @@ fn pass(
             let job = data.read().store.scrub(place);
             let seen = job.run(STEP_BYTES);
             let seen = seen.map_err(|error| EngineError::Failed(error.to_string().into()))?;
-            pipeline.scrubbed.fetch_add(seen.bytes, std::sync::atomic::Ordering::Relaxed);
+            status.scrubbed.fetch_add(seen.bytes, std::sync::atomic::Ordering::Relaxed);
             bytes += seen.bytes;
             next = seen.next;
             let due = Duration::from_millis(bytes.saturating_mul(1_000) / SCRUB_BYTES_PER_SECOND);
-            if !pause(stopped, due.saturating_sub(start.elapsed())) || pipeline.has_failed() {
+            if !pause(stopped, due.saturating_sub(start.elapsed())) || status.has_failed() {
                 return Ok(None);
             }
         }

@@ -1,7 +1,7 @@
-//! A shard: the rules on their store, and the waiting claims.
+//! A shard: the rules applied to its store, and the claims that wait for tasks.
 //!
 //! Nothing here starts a thread, reads a clock or touches the log: commands arrive with their moment and go into a
-//! [`Group`]. The threads around it are in `shard_thread` and `commit`; the simulator drives a shard directly.
+//! [`Group`]. The threads around it are in `shard_thread` and `pipeline/commit`; the simulator drives a shard directly.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -286,7 +286,7 @@ impl Shard {
 
     fn let_wait(&mut self, claim: WaitingClaim) {
         if claim.reply.is_closed() {
-            // The client left while its claim was on the way, and no further notice of that will come.
+            // The client left before its claim arrived. Its notice may have come earlier, and none follows.
             return;
         }
         if self.draining {

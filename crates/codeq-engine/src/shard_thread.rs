@@ -115,12 +115,12 @@ impl ShardThread {
         for notice in notices.drain(..) {
             self.notice(notice)?;
         }
-        if self.pipeline.has_failed() {
-            return Err(self.pipeline.error().into());
+        if self.pipeline.status.has_failed() {
+            return Err(self.pipeline.status.error().into());
         }
         if self.refusing && !self.is_full() {
             self.refusing = false;
-            self.pipeline.set_refusing(self.shard.number, None);
+            self.pipeline.status.set_refusing(self.shard.number, None);
         }
         self.apply(requests)?;
         if self.shard.group.is_empty() {
@@ -175,15 +175,15 @@ impl ShardThread {
 
     /// Why requests are refused. Remembers that they are, until there is room again.
     fn refusal(&mut self) -> EngineError {
-        if self.pipeline.has_failed() {
-            return self.pipeline.error();
+        if self.pipeline.status.has_failed() {
+            return self.pipeline.status.error();
         }
         let memory = self.checkpoint.short.filter(|_| self.memory_is_full());
         let short = memory.or_else(|| self.pipeline.shortage()).unwrap_or(Shortage::Space);
         let error = EngineError::from(short);
         if !self.refusing {
             self.refusing = true;
-            self.pipeline.set_refusing(self.shard.number, Some(error.clone()));
+            self.pipeline.status.set_refusing(self.shard.number, Some(error.clone()));
         }
         error
     }
@@ -241,8 +241,8 @@ impl ShardThread {
             // A checkpoint that cannot keep up must slow the writers down, not fill the memory.
             let limit = self.options.memtable_bytes.saturating_mul(2);
             while self.checkpoint.running && self.memory() > limit {
-                if self.pipeline.has_failed() {
-                    return Err(self.pipeline.error().into());
+                if self.pipeline.status.has_failed() {
+                    return Err(self.pipeline.status.error().into());
                 }
                 let mut notices = Vec::new();
                 self.inbox.take(
@@ -261,7 +261,7 @@ impl ShardThread {
         if self.checkpoint.retry_at.is_some_and(|at| Instant::now() < at) {
             return Ok(());
         }
-        let appended = self.pipeline.appended.load(Ordering::Relaxed);
+        let appended = self.pipeline.status.appended.load(Ordering::Relaxed);
         let grown = appended.saturating_sub(self.checkpoint.log_bytes);
         let due = self.memory() >= self.options.memtable_bytes
             || grown >= self.options.checkpoint_log_bytes
@@ -286,7 +286,7 @@ impl ShardThread {
         }
         self.checkpoint.running = true;
         self.checkpoint.retry_at = None;
-        self.checkpoint.log_bytes = self.pipeline.appended.load(Ordering::Relaxed);
+        self.checkpoint.log_bytes = self.pipeline.status.appended.load(Ordering::Relaxed);
         self.background.flush(job, Arc::clone(&self.inbox));
         Ok(())
     }

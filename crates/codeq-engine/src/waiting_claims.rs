@@ -76,8 +76,8 @@ impl WaitingClaims {
     ) -> Option<(ClaimNumber, WaitingClaim)> {
         loop {
             let key = (Arc::clone(tenant), Arc::clone(queue));
-            let named = self.by_queue.get(&key).and_then(|line| line.front().copied());
-            let any = self.by_tenant.get(tenant).and_then(|line| line.front().copied());
+            let named = self.by_queue.get(&key).and_then(|list| list.front().copied());
+            let any = self.by_tenant.get(tenant).and_then(|list| list.front().copied());
             let id = named.into_iter().chain(any).min()?;
             let waiting = self.remove(id)?;
             if !waiting.reply.is_closed() {
@@ -134,9 +134,9 @@ impl WaitingClaims {
         }
         match &waiting.claim.from {
             Selector::Any => {
-                if let Some(line) = self.by_tenant.get_mut(tenant) {
-                    leave(line, id);
-                    if line.is_empty() {
+                if let Some(list) = self.by_tenant.get_mut(tenant) {
+                    leave(list, id);
+                    if list.is_empty() {
                         self.by_tenant.remove(tenant);
                     }
                 }
@@ -144,9 +144,9 @@ impl WaitingClaims {
             Selector::Commands(commands) => {
                 for command in commands {
                     let key = (Arc::clone(tenant), Arc::from(&*queue_name(command)));
-                    if let Some(line) = self.by_queue.get_mut(&key) {
-                        leave(line, id);
-                        if line.is_empty() {
+                    if let Some(list) = self.by_queue.get_mut(&key) {
+                        leave(list, id);
+                        if list.is_empty() {
                             self.by_queue.remove(&key);
                         }
                     }
@@ -158,14 +158,14 @@ impl WaitingClaims {
 }
 
 /// Keeps the list sorted by number, so that a claim that is put back returns to its position.
-fn enter(line: &mut VecDeque<ClaimNumber>, id: ClaimNumber) {
-    if let Err(at) = line.binary_search(&id) {
-        line.insert(at, id);
+fn enter(list: &mut VecDeque<ClaimNumber>, id: ClaimNumber) {
+    if let Err(at) = list.binary_search(&id) {
+        list.insert(at, id);
     }
 }
 
-fn leave(line: &mut VecDeque<ClaimNumber>, id: ClaimNumber) {
-    if let Ok(at) = line.binary_search(&id) {
-        line.remove(at);
+fn leave(list: &mut VecDeque<ClaimNumber>, id: ClaimNumber) {
+    if let Ok(at) = list.binary_search(&id) {
+        list.remove(at);
     }
 }

@@ -18,7 +18,7 @@ use crate::group::Group;
 use crate::observer::SharedObserver;
 use crate::options::{Durability, FULL_DISK_RETRY, Options};
 
-/// Up to this many clients count as few: waiting for them costs less than waking up for each.
+/// Up to this many clients count as few: waiting briefly for all of them costs less than waking up for each.
 const FEW_CLIENTS: usize = 64;
 
 /// The log, and the state of the commit thread.
@@ -31,7 +31,7 @@ pub struct Committer {
     background: Option<Background>,
     /// The groups being committed, by shard; emptied, then swapped for the open ones.
     groups: Vec<Group>,
-    /// Number of answers sent with the last group, and when: those clients are likely to come back at once.
+    /// Number of clients answered with the last groups, and when: they are likely to come back at once.
     expected: usize,
     released: Instant,
     /// Moving average of the duration of a sync.
@@ -85,7 +85,7 @@ impl Committer {
         let done = match self.take(pipeline) {
             Taken::Groups => self.commit(pipeline),
             Taken::Prepared(prepared) => self.provide(pipeline, prepared),
-            Taken::Barriers(barriers) => self.pass(barriers),
+            Taken::Barriers(barriers) => self.answer_barriers(barriers),
             Taken::Nothing => Ok(()),
             Taken::Stop => return Round::Stop,
         };
@@ -101,10 +101,10 @@ impl Committer {
         }
     }
 
-    /// Ends the commits: syncs what so far only the operating system has.
+    /// Ends the commits: syncs what only the operating system has so far.
     pub fn close(&mut self, pipeline: &Pipeline) {
         self.background = None;
-        if !pipeline.has_failed()
+        if !pipeline.status.has_failed()
             && let Err(error) = self.log.sync()
         {
             self.fail(pipeline, &error);
@@ -175,24 +175,24 @@ impl Committer {
             self.log.append(&frame)?;
         }
         if bytes > 0 {
-            pipeline.appended.fetch_add(bytes as u64, Ordering::Relaxed);
+            pipeline.status.appended.fetch_add(bytes as u64, Ordering::Relaxed);
             if self.durability == Durability::Fsync {
                 self.sync(pipeline)?;
             }
             pipeline.set_room(self.log.room());
         }
         pipeline.unreserve(self.groups.iter().map(|group| group.reserved).sum());
-        self.release(pipeline);
+        self.send_answers(pipeline);
         Ok(())
     }
 
     fn sync(&mut self, pipeline: &Pipeline) -> Result<(), LogError> {
         let start = Instant::now();
-        for output in &pipeline.outputs {
+        for output in &pipeline.status.outputs {
             output.inbox.set_syncing(true, false);
         }
         let synced = self.log.sync();
-        for (output, group) in pipeline.outputs.iter().zip(&self.groups) {
+        for (output, group) in pipeline.status.outputs.iter().zip(&self.groups) {
             output.inbox.set_syncing(false, (2..=FEW_CLIENTS).contains(&group.callers()));
         }
         let took = start.elapsed();
@@ -200,15 +200,16 @@ impl Committer {
         if let Some(observer) = &self.observer.0 {
             observer.synced(took, self.groups.iter().map(|group| group.commands).sum());
         }
-        pipeline.syncs.fetch_add(1, Ordering::Relaxed);
+        pipeline.status.syncs.fetch_add(1, Ordering::Relaxed);
         synced
     }
 
-    fn release(&mut self, pipeline: &Pipeline) {
+    /// Answers the clients, wakes those that wait for results, and reports the effects: the groups are durable.
+    fn send_answers(&mut self, pipeline: &Pipeline) {
         self.expected = self.groups.iter().map(Group::callers).sum();
         self.released = Instant::now();
         for ((shard, output), group) in
-            (0..).map(ShardId).zip(&pipeline.outputs).zip(&mut self.groups)
+            (0..).map(ShardId).zip(&pipeline.status.outputs).zip(&mut self.groups)
         {
             if group.is_empty() {
                 continue;
@@ -220,19 +221,23 @@ impl Committer {
                 *reached = (*reached).max(group.batch);
                 higher
             });
-            let unheard = group.release();
+            let give_back = group.release();
             output.waiters.committed(&group.effects);
             if let Some(observer) = &self.observer.0 {
                 observer.committed(shard, &group.effects);
             }
             group.clear();
-            if !unheard.is_empty() {
-                output.inbox.push_unbounded(unheard.into_iter());
+            if !give_back.is_empty() {
+                output.inbox.push_unbounded(give_back.into_iter());
             }
         }
     }
 
-    fn pass(&mut self, barriers: Vec<oneshot::Sender<FrameIndex>>) -> Result<(), LogError> {
+    /// Tells shards that wait for it that everything they offered is on disk.
+    fn answer_barriers(
+        &mut self,
+        barriers: Vec<oneshot::Sender<FrameIndex>>,
+    ) -> Result<(), LogError> {
         self.log.sync()?;
         for barrier in barriers {
             // If the receiver is gone, the shard has stopped.
@@ -264,18 +269,16 @@ impl Committer {
         let shortage = match prepared {
             Ok(prepared) => {
                 self.log.provide(prepared);
+                self.report_shortage(pipeline, None, None);
                 None
             }
             Err(error) => {
                 let Some(shortage) = error.shortage() else { return Err(error) };
                 self.retry_at = Instant::now().checked_add(FULL_DISK_RETRY);
-                self.tell_short(pipeline, Some(shortage), Some(&error.to_string()));
+                self.report_shortage(pipeline, Some(shortage), Some(&error.to_string()));
                 Some(shortage)
             }
         };
-        if shortage.is_none() {
-            self.tell_short(pipeline, None, None);
-        }
         pipeline.set_room(self.log.room());
         pipeline.set_shortage(shortage);
         pipeline.notify_taken();
@@ -283,7 +286,7 @@ impl Committer {
     }
 
     /// Reports each change, not each retry.
-    fn tell_short(&self, pipeline: &Pipeline, shortage: Option<Shortage>, why: Option<&str>) {
+    fn report_shortage(&self, pipeline: &Pipeline, shortage: Option<Shortage>, why: Option<&str>) {
         if pipeline.shortage() != shortage
             && let Some(observer) = &self.observer.0
         {

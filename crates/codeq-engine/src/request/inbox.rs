@@ -1,10 +1,11 @@
 //! A shard's inbox: bounded, with many senders and one reader that takes everything at once.
 //!
-//! Producers must not be able to keep workers out, nor the other way around: enqueues and all other requests have a
-//! line each. Requests are taken in order of arrival, but while both lines have some, neither gets more than half of
-//! a batch. Enqueues may use at most three quarters of the inbox.
+//! Producers must not be able to keep workers out, nor the other way around, so enqueues and all other requests have
+//! separate queues. Requests are taken in order of arrival, but while both queues have some, neither gets more than
+//! half of a batch. Enqueues may use at most three quarters of the inbox.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use codeq_store::Flushed;
@@ -17,7 +18,7 @@ use crate::options::{
 };
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use codeq_core::command::Command;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 /// What reaches a shard's thread besides requests.
 pub enum Notice {
@@ -40,18 +41,21 @@ const POLL_TIME: Duration =
 /// A shard's inbox.
 #[derive(Default)]
 pub struct Inbox {
-    queue: Mutex<Queue>,
+    state: Mutex<State>,
+    /// Wakes the thread that waits in [`Inbox::take`].
     filled: Condvar,
+    /// Wakes a task that uses [`Inbox::take_now`].
+    arrived: Option<Arc<Notify>>,
 }
 
 #[derive(Default)]
-struct Queue {
-    enqueues: Line,
-    others: Line,
-    /// The number of the next request.
-    next: u64,
-    /// The line that got nothing in the last batch although it had requests: it goes first now.
-    passed_over: Option<Of>,
+struct State {
+    enqueues: Queue,
+    others: Queue,
+    /// The arrival number of the next request.
+    next_number: u64,
+    /// The kind that was waiting when the last batch took none of it.
+    goes_first: Option<RequestKind>,
     notices: VecDeque<Notice>,
     waiting: bool,
     /// The log is syncing, so applying a single request right away gains nothing.
@@ -61,29 +65,34 @@ struct Queue {
     closed: Option<EngineError>,
 }
 
-/// One of the two lines, whose requests alternate with those of the other.
+/// The waiting requests of one kind.
 #[derive(Default)]
-struct Line {
-    /// The requests, with their arrival numbers.
+struct Queue {
+    /// With their arrival numbers.
     requests: VecDeque<(u64, Request)>,
     bytes: usize,
 }
 
-/// Which line.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Of {
-    Enqueues,
-    Others,
+enum RequestKind {
+    Enqueue,
+    Other,
 }
 
-/// How much a line has contributed to a batch.
+impl RequestKind {
+    fn of(request: &Request) -> RequestKind {
+        if is_enqueue(request) { RequestKind::Enqueue } else { RequestKind::Other }
+    }
+}
+
+/// How much of a batch is of one kind.
 #[derive(Default)]
 struct Taken {
     requests: usize,
     bytes: usize,
 }
 
-impl Queue {
+impl State {
     fn len(&self) -> usize {
         self.enqueues.requests.len() + self.others.requests.len()
     }
@@ -96,74 +105,83 @@ impl Queue {
         self.enqueues.bytes + self.others.bytes
     }
 
-    fn line(&mut self, of: Of) -> &mut Line {
-        match of {
-            Of::Enqueues => &mut self.enqueues,
-            Of::Others => &mut self.others,
+    fn queue(&mut self, kind: RequestKind) -> &mut Queue {
+        match kind {
+            RequestKind::Enqueue => &mut self.enqueues,
+            RequestKind::Other => &mut self.others,
         }
     }
 
     fn push(&mut self, request: Request) {
-        let number = self.next;
-        self.next = number.wrapping_add(1);
-        let line = self.line(if is_enqueue(&request) { Of::Enqueues } else { Of::Others });
-        line.bytes += request.bytes();
-        line.requests.push_back((number, request));
+        let number = self.next_number;
+        self.next_number = number.wrapping_add(1);
+        let queue = self.queue(RequestKind::of(&request));
+        queue.bytes += request.bytes();
+        queue.requests.push_back((number, request));
     }
 
-    /// The line to take from next, and the bytes of its first request. `left` is `None` as long as any request fits.
+    /// The kind to take next, and the bytes of its first request. `left` is `None` as long as any request fits.
     fn next(
         &self,
         left: Option<usize>,
-        full: impl Fn(Of) -> bool,
-        passed_over: Option<Of>,
-    ) -> Option<(Of, usize)> {
-        let first = |line: &Line| {
-            let first = line.requests.front().map(|(at, request)| (*at, request.bytes()));
+        full: impl Fn(RequestKind) -> bool,
+        goes_first: Option<RequestKind>,
+    ) -> Option<(RequestKind, usize)> {
+        use RequestKind::{Enqueue, Other};
+        let first = |queue: &Queue| {
+            let first = queue.requests.front().map(|(number, request)| (*number, request.bytes()));
             first.filter(|(_, bytes)| left.is_none_or(|left| *bytes <= left))
         };
         match (first(&self.enqueues), first(&self.others)) {
             (None, None) => None,
-            (Some((_, bytes)), None) => Some((Of::Enqueues, bytes)),
-            (None, Some((_, bytes))) => Some((Of::Others, bytes)),
+            (Some((_, bytes)), None) => Some((Enqueue, bytes)),
+            (None, Some((_, bytes))) => Some((Other, bytes)),
             (Some(enqueue), Some(other)) => {
-                let enqueue_next = match passed_over {
-                    Some(of) => of == Of::Enqueues,
-                    None if full(Of::Enqueues) != full(Of::Others) => full(Of::Others),
+                let enqueue_next = match goes_first {
+                    Some(kind) => kind == Enqueue,
+                    None if full(Enqueue) != full(Other) => full(Other),
                     None => enqueue.0 < other.0,
                 };
-                Some(if enqueue_next { (Of::Enqueues, enqueue.1) } else { (Of::Others, other.1) })
+                Some(if enqueue_next { (Enqueue, enqueue.1) } else { (Other, other.1) })
             }
         }
     }
 
-    /// Takes at most `max` requests with `max_bytes` in total, or a single larger one.
-    fn take(&mut self, max: usize, max_bytes: usize, requests: &mut Vec<Request>) {
-        let mut passed_over = self.passed_over.take();
+    /// Takes at most `max` requests with `max_bytes` in total, or a single larger one if `one_larger`.
+    fn take(
+        &mut self,
+        max: usize,
+        max_bytes: usize,
+        one_larger: bool,
+        requests: &mut Vec<Request>,
+    ) {
+        let mut goes_first = self.goes_first.take();
         let (mut enqueues, mut others) = (Taken::default(), Taken::default());
         while requests.len() < max {
-            let full = |of| {
-                let taken = if of == Of::Enqueues { &enqueues } else { &others };
+            let full = |kind| {
+                let taken = if kind == RequestKind::Enqueue { &enqueues } else { &others };
                 taken.requests >= max / 2 || taken.bytes >= max_bytes / 2
             };
             // Only the first request may exceed the limit.
             let so_far = enqueues.bytes + others.bytes;
-            let left = (so_far > 0).then(|| max_bytes.saturating_sub(so_far));
-            let Some((of, bytes)) = self.next(left, full, passed_over.take()) else { break };
-            let line = self.line(of);
-            line.bytes = line.bytes.saturating_sub(bytes);
-            requests.extend(line.requests.pop_front().map(|(_, request)| request));
-            let taken = if of == Of::Enqueues { &mut enqueues } else { &mut others };
+            let limited = so_far > 0 || !one_larger;
+            let left = limited.then(|| max_bytes.saturating_sub(so_far));
+            let Some((kind, bytes)) = self.next(left, full, goes_first.take()) else { break };
+            let queue = self.queue(kind);
+            queue.bytes = queue.bytes.saturating_sub(bytes);
+            requests.extend(queue.requests.pop_front().map(|(_, request)| request));
+            let taken = if kind == RequestKind::Enqueue { &mut enqueues } else { &mut others };
             taken.requests += 1;
             taken.bytes += bytes;
         }
-        let passed = |line: &Line, taken: &Taken| !line.requests.is_empty() && taken.requests == 0;
-        self.passed_over = if requests.is_empty() {
+        let left_out =
+            |queue: &Queue, taken: &Taken| !queue.requests.is_empty() && taken.requests == 0;
+        self.goes_first = if requests.is_empty() {
             None
-        } else if passed(&self.others, &others) {
-            Some(Of::Others)
+        } else if left_out(&self.others, &others) {
+            Some(RequestKind::Other)
         } else {
-            passed(&self.enqueues, &enqueues).then_some(Of::Enqueues)
+            left_out(&self.enqueues, &enqueues).then_some(RequestKind::Enqueue)
         };
     }
 }
@@ -173,6 +191,11 @@ fn is_enqueue(request: &Request) -> bool {
 }
 
 impl Inbox {
+    /// An inbox whose reader waits for `arrived`, not in [`Inbox::take`].
+    pub fn notifying(arrived: Arc<Notify>) -> Inbox {
+        Inbox { arrived: Some(arrived), ..Inbox::default() }
+    }
+
     /// Adds a request, or answers it with the reason for refusing it.
     pub fn push(&self, request: Request) {
         match self.room_for(1, usize::from(is_enqueue(&request))) {
@@ -193,37 +216,37 @@ impl Inbox {
     /// Adds requests on behalf of clients that have left, however full the inbox is: there are never more of them
     /// than tasks that were handed out.
     pub fn push_unbounded(&self, requests: impl Iterator<Item = Request>) {
-        let queue = self.queue.lock();
-        if queue.closed.is_none() {
-            self.add(queue, requests, WAKE_DURING_SYNC_AT);
+        let state = self.state.lock();
+        if state.closed.is_none() {
+            self.add(state, requests, WAKE_DURING_SYNC_AT);
         }
     }
 
-    /// Locks the queue, if it has room for `more` requests of which `enqueues` are enqueues.
-    fn room_for(&self, more: usize, enqueues: usize) -> Result<MutexGuard<'_, Queue>, EngineError> {
-        let queue = self.queue.lock();
-        if let Some(error) = &queue.closed {
+    /// Locks the state, if there is room for `more` requests, of which `enqueues` are enqueues.
+    fn room_for(&self, more: usize, enqueues: usize) -> Result<MutexGuard<'_, State>, EngineError> {
+        let state = self.state.lock();
+        if let Some(error) = &state.closed {
             return Err(error.clone());
         }
-        let full = queue.len() + more > INBOX_MAX || queue.bytes() > INBOX_BYTES_MAX;
-        let line = &queue.enqueues;
+        let full = state.len() + more > INBOX_MAX || state.bytes() > INBOX_BYTES_MAX;
+        let waiting = &state.enqueues;
         let enqueues_full =
-            line.requests.len() + enqueues > ENQUEUES_MAX || line.bytes > ENQUEUES_BYTES_MAX;
+            waiting.requests.len() + enqueues > ENQUEUES_MAX || waiting.bytes > ENQUEUES_BYTES_MAX;
         if full || (enqueues > 0 && enqueues_full) {
             return Err(EngineError::Overloaded);
         }
-        Ok(queue)
+        Ok(state)
     }
 
     fn add(
         &self,
-        mut queue: MutexGuard<'_, Queue>,
+        mut state: MutexGuard<'_, State>,
         requests: impl Iterator<Item = Request>,
         wake_at: usize,
     ) {
-        requests.for_each(|request| queue.push(request));
-        if !queue.syncing || queue.len() >= wake_at {
-            self.wake(queue);
+        requests.for_each(|request| state.push(request));
+        if !state.syncing || state.len() >= wake_at {
+            self.wake(state);
         }
     }
 
@@ -233,27 +256,27 @@ impl Inbox {
     /// `few` means that a few clients are about to be answered. The shard is then woken at the same time as they are,
     /// to poll for their next requests.
     pub fn set_syncing(&self, syncing: bool, few: bool) {
-        let mut queue = self.queue.lock();
-        queue.syncing = syncing;
-        queue.poll_first |= few;
-        if !syncing && (few || !queue.is_empty()) {
-            self.wake(queue);
+        let mut state = self.state.lock();
+        state.syncing = syncing;
+        state.poll_first |= few;
+        if !syncing && (few || !state.is_empty()) {
+            self.wake(state);
         }
     }
 
     /// Adds a notice. Notices are few and never refused, except for a checkpoint once the inbox is closed, because
     /// nothing is left to make it.
     pub fn notify(&self, notice: Notice) {
-        let mut queue = self.queue.lock();
-        let notice = match (notice, &queue.closed) {
+        let mut state = self.state.lock();
+        let notice = match (notice, &state.closed) {
             (Notice::Checkpoint(done), Some(error)) => {
                 let _ = done.send(Err(error.clone()));
                 return;
             }
             (notice, _) => notice,
         };
-        queue.notices.push_back(notice);
-        self.wake(queue);
+        state.notices.push_back(notice);
+        self.wake(state);
     }
 
     /// Takes at most `max` requests with `max_bytes` in total (or a single larger one) and all notices. Waits for
@@ -266,62 +289,75 @@ impl Inbox {
         requests: &mut Vec<Request>,
         notices: &mut Vec<Notice>,
     ) {
-        let mut queue = self.queue.lock();
-        while queue.is_empty() && queue.notices.is_empty() {
-            if queue.closed.is_some() {
+        let mut state = self.state.lock();
+        while state.is_empty() && state.notices.is_empty() {
+            if state.closed.is_some() {
                 return;
             }
-            if std::mem::take(&mut queue.poll_first) {
-                drop(queue);
-                queue = self.poll_briefly();
+            if std::mem::take(&mut state.poll_first) {
+                drop(state);
+                state = self.poll_briefly();
                 continue;
             }
-            queue.waiting = true;
+            state.waiting = true;
             let timed_out = match deadline {
-                Some(deadline) => self.filled.wait_until(&mut queue, deadline).timed_out(),
+                Some(deadline) => self.filled.wait_until(&mut state, deadline).timed_out(),
                 None => {
-                    self.filled.wait(&mut queue);
+                    self.filled.wait(&mut state);
                     false
                 }
             };
-            queue.waiting = false;
+            state.waiting = false;
             if timed_out {
                 return;
             }
         }
-        notices.extend(queue.notices.drain(..));
-        queue.take(max, max_bytes, requests);
-        queue.poll_first = requests.len() == 1 && queue.is_empty();
+        notices.extend(state.notices.drain(..));
+        state.take(max, max_bytes, true, requests);
+        state.poll_first = requests.len() == 1 && state.is_empty();
+    }
+
+    /// Takes what is there, without waiting: at most `max` requests with `max_bytes` in total, or a single larger one
+    /// if `one_larger`.
+    pub fn take_now(&self, max: usize, max_bytes: usize, one_larger: bool) -> Vec<Request> {
+        let mut requests = Vec::new();
+        self.state.lock().take(max, max_bytes, one_larger, &mut requests);
+        requests
+    }
+
+    /// Takes the notices that are there, without waiting.
+    pub fn take_notices(&self) -> VecDeque<Notice> {
+        std::mem::take(&mut self.state.lock().notices)
     }
 
     /// Polls briefly for requests of clients that were just answered, which often come back a moment later. That saves
     /// a wake-up, which on an idle machine takes as long as a third of a sync.
-    fn poll_briefly(&self) -> MutexGuard<'_, Queue> {
+    fn poll_briefly(&self) -> MutexGuard<'_, State> {
         let start = Instant::now();
         loop {
-            let queue = self.queue.lock();
-            let arrived = !queue.is_empty() || !queue.notices.is_empty();
+            let state = self.state.lock();
+            let arrived = !state.is_empty() || !state.notices.is_empty();
             if arrived || start.elapsed() >= POLL_TIME {
-                return queue;
+                return state;
             }
-            drop(queue);
+            drop(state);
             std::thread::yield_now();
         }
     }
 
     /// Refuses everything from now on, and answers waiting requests with the same error.
     pub fn close(&self, error: &EngineError) {
-        let mut queue = self.queue.lock();
-        queue.closed.get_or_insert_with(|| error.clone());
-        let enqueues = std::mem::take(&mut queue.enqueues);
-        let others = std::mem::take(&mut queue.others);
-        let notices = std::mem::take(&mut queue.notices);
+        let mut state = self.state.lock();
+        state.closed.get_or_insert_with(|| error.clone());
+        let enqueues = std::mem::take(&mut state.enqueues);
+        let others = std::mem::take(&mut state.others);
+        let notices = std::mem::take(&mut state.notices);
         // A shard must still receive a stop notice. Otherwise the thread that joins it waits for ever.
         if notices.iter().any(|notice| matches!(notice, Notice::Stop)) {
-            queue.notices.push_back(Notice::Stop);
+            state.notices.push_back(Notice::Stop);
         }
         // The shard may also be waiting for a checkpoint whose outcome was just dropped.
-        self.wake(queue);
+        self.wake(state);
         for (_, request) in others.requests.into_iter().chain(enqueues.requests) {
             // A client that is gone does not need to know.
             let _ = request.reply.send(Err(error.clone()));
@@ -335,14 +371,17 @@ impl Inbox {
 
     /// Number of waiting requests.
     pub fn len(&self) -> usize {
-        self.queue.lock().len()
+        self.state.lock().len()
     }
 
-    fn wake(&self, queue: MutexGuard<'_, Queue>) {
-        let waiting = queue.waiting;
-        drop(queue);
+    fn wake(&self, state: MutexGuard<'_, State>) {
+        let waiting = state.waiting;
+        drop(state);
         if waiting {
             self.filled.notify_one();
+        }
+        if let Some(arrived) = &self.arrived {
+            arrived.notify_one();
         }
     }
 }
@@ -389,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_does_not_swallow_the_stop() {
+    fn a_closed_inbox_still_delivers_a_stop() {
         let inbox = Inbox::default();
         inbox.notify(Notice::Drain);
         inbox.notify(Notice::Stop);
@@ -400,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owed_is_taken_by_a_full_inbox_too() {
+    fn a_full_inbox_still_accepts_unbounded_pushes() {
         let inbox = Inbox::default();
         let request = || Request::detached(Command::Sweep(Sweep { limit: 1, seed: 1 }));
         for _ in 0..INBOX_MAX {
@@ -456,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn few_requests_are_taken_in_the_order_in_which_they_came() {
+    fn a_batch_that_is_not_full_keeps_the_order_of_arrival() {
         let inbox = Inbox::default();
         for at in 0..100 {
             inbox.push(if at % 3 == 0 { enqueue(at) } else { heartbeat() });
@@ -464,6 +503,6 @@ mod tests {
         let mut requests = Vec::new();
         inbox.take(256, 1 << 20, None, &mut requests, &mut Vec::new());
         assert!((0..100).zip(&requests).all(|(at, request)| is_enqueue(request) == (at % 3 == 0)));
-        assert_eq!((requests.len(), inbox.queue.lock().bytes()), (100, 0));
+        assert_eq!((requests.len(), inbox.state.lock().bytes()), (100, 0));
     }
 }

@@ -23,8 +23,7 @@ impl Shard {
         for request in requests {
             self.apply_committed_one(&mut data, at, request)?;
         }
-        data.batch.0 += 1;
-        self.group.batch = data.batch;
+        // The number of the batch stays: what is applied is durable already, so readers have nothing to wait for.
         self.count_waiting();
         Ok(())
     }
@@ -48,7 +47,7 @@ impl Shard {
                 if let Reply::Claimed(tasks) = &answer
                     && !self.waiting_claims.is_empty()
                 {
-                    // Such a queue sends no further sign that it has tasks.
+                    // A queue that still has tasks sends no second `Effect::Ready`, so note it here.
                     let queues = tasks.iter().map(|task| (&task.tenant, &task.command));
                     let ids = queues.filter_map(|(tenant, name)| data.state.queue_id(tenant, name));
                     self.unserved.extend(ids);
@@ -84,16 +83,31 @@ impl Shard {
         self.unserved.extend(ready);
     }
 
-    /// Takes waiting claims that can probably be served now, to be proposed: as many as there are tasks.
-    pub fn take_servable(&mut self, at: Moment) -> Vec<Request> {
-        let mut servable = Vec::new();
+    /// Takes waiting claims that can probably be served now, to be proposed: as many as there are tasks, but at most
+    /// `max` with `max_bytes` in total, or a single larger one if `one_larger`. The others are taken the next time.
+    pub fn take_servable(
+        &mut self,
+        at: Moment,
+        max: usize,
+        max_bytes: usize,
+        one_larger: bool,
+    ) -> Vec<Request> {
+        let (mut servable, mut bytes) = (Vec::new(), 0);
         let data = Arc::clone(&self.data);
         let data = data.read();
         while let Some(queue) = self.unserved.pop_first() {
             let Some(row) = data.state.queue_row(queue) else { continue };
             let (tenant, name) = (Arc::clone(&row.tenant), Arc::clone(&row.name));
             for _ in 0..data.state.claimable(queue) {
-                let Some((_, waiting)) = self.waiting_claims.take(&tenant, &name) else { break };
+                let Some((id, waiting)) = self.waiting_claims.take(&tenant, &name) else { break };
+                bytes += waiting.bytes;
+                let full = servable.len() >= max || bytes > max_bytes;
+                if full && !(servable.is_empty() && one_larger) {
+                    self.waiting_claims.put(id, waiting);
+                    self.unserved.insert(queue);
+                    self.count_waiting();
+                    return servable;
+                }
                 // A claim that waits in other shards too may be served by several of them: the client gets the first
                 // answer, and the other tasks go back.
                 let WaitingClaim { claim, reply, deadline, .. } = waiting;
@@ -151,6 +165,16 @@ impl Shard {
             let _ = waiting.reply.send(Err(error.clone()));
         }
         self.count_waiting();
+    }
+
+    /// Continues with the rows of another node. Readers of this shard see them from now on.
+    pub fn replace_rows(&mut self, other: Shard) {
+        let batch = self.data.read().batch;
+        std::mem::swap(&mut *self.data.write(), &mut *other.data.write());
+        self.data.write().batch = batch;
+        self.unserved.clear();
+        self.group.clear();
+        self.keep_digest();
     }
 
     /// Whether the rules have something to do by themselves.

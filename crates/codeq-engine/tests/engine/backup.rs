@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use codeq_engine::Options;
 use codeq_engine::backup::restore;
-use codeq_engine::{Engine, Options};
 
 use crate::harness::{TENANT, block, open, put, small, take};
+use crate::start::start;
 
 #[test]
 fn a_backup_under_load_restores_to_everything_acknowledged_before_it() {
@@ -53,10 +54,10 @@ fn length(dir: &std::path::Path) -> u64 {
 
 /// Shards are checkpointed at different frames, and a backup has each as of its own.
 #[test]
-fn shards_that_are_at_different_frames_go_on_together() {
+fn shards_backed_up_at_different_frames_continue_from_one_index() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { shards: Some(3), ..small() };
-    let engine = Engine::open(&dir.path().join("data"), options.clone()).unwrap();
+    let engine = start(&dir.path().join("data"), options.clone()).unwrap();
     let ids: Vec<_> = (0..30).map(|n| put(&engine, "q", &n.to_string()).id).collect();
     let busy = AtomicBool::new(true);
     let (engine, busy) = (&engine, &busy);
@@ -75,7 +76,7 @@ fn shards_that_are_at_different_frames_go_on_together() {
             let restored = dir.path().join(format!("restored-{round}"));
             restore(&backup, &restored, 256 << 10).unwrap();
             for dir in [backup, restored] {
-                let copy = Engine::open(&dir, options.clone()).unwrap();
+                let copy = start(&dir, options.clone()).unwrap();
                 for id in &ids {
                     assert!(block(copy.task(TENANT, *id)).unwrap().is_some());
                 }
@@ -86,7 +87,7 @@ fn shards_that_are_at_different_frames_go_on_together() {
 }
 
 #[test]
-fn half_a_backup_is_not_restored() {
+fn an_incomplete_backup_is_not_restored() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(&dir.path().join("data"));
     engine.backup(&dir.path().join("backup")).unwrap();

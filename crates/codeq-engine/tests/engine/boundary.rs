@@ -25,6 +25,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::harness::{TENANT, block, claim, claimed, created, eventually, new_task, small};
+use crate::start::start_with;
 
 /// A clock that stands still, so that two engines answer the same.
 struct Still;
@@ -48,7 +49,7 @@ fn open(dir: &Path, shards: u16) -> Engine {
 }
 
 fn open_with(dir: &Path, options: Options) -> Engine {
-    Engine::open_with(Arc::new(RealDisk), dir, options, Arc::new(Still), 7).unwrap()
+    start_with(Arc::new(RealDisk), dir, options, Arc::new(Still), 7).unwrap()
 }
 
 /// As if it had been sent to another process.
@@ -86,7 +87,7 @@ impl Twins {
 }
 
 #[test]
-fn a_call_that_was_sent_does_the_same_and_so_is_its_answer() {
+fn calls_and_answers_survive_serialisation() {
     for shards in [1, 3] {
         let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         // Room for a batch that is too long.
@@ -290,7 +291,7 @@ fn a_mailbox_that_nobody_reads_takes_no_task_from_others() {
 }
 
 #[test]
-fn a_call_that_is_too_large_keeps_no_other_out() {
+fn an_oversized_call_does_not_fail_the_others() {
     for shards in [1, 3] {
         let dir = tempfile::tempdir().unwrap();
         let engine = open(dir.path(), shards);

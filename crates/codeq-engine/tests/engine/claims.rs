@@ -8,13 +8,14 @@ use codeq_core::view::Task;
 use codeq_engine::boundary::Mailbox;
 use codeq_engine::options::WAITERS_PER_TENANT_MAX;
 use codeq_engine::request::{ReplyTo, Request};
-use codeq_engine::{Answer, Engine, EngineError, Options};
+use codeq_engine::{Answer, EngineError, Options};
 use tokio::sync::oneshot;
 
 use crate::harness::{
     TENANT, block, claim, created, enqueue, eventually, eventually_async, new_task, open, put,
     small, take, waiting_claim,
 };
+use crate::start::start;
 
 #[test]
 fn a_task_wakes_exactly_one_of_many_waiting_claims_the_longest_waiting_first() {
@@ -116,7 +117,7 @@ fn a_claim_of_a_client_that_has_gone_waits_no_more() {
     for shards in [1, 3] {
         let dir = tempfile::tempdir().unwrap();
         let options = Options { shards: Some(shards), ..small() };
-        let engine = Arc::new(Engine::open(dir.path(), options).unwrap());
+        let engine = Arc::new(start(dir.path(), options).unwrap());
         let each = usize::from(shards);
         block(async {
             let stays = waiting_claim(&engine, claim("q", 1), 60_000);
@@ -177,10 +178,9 @@ fn claims_of_a_thousand_queues_that_wake_together_do_not_stop_the_engine() {
 }
 
 #[test]
-fn who_hangs_up_does_not_wait_for_a_result() {
+fn a_client_that_hangs_up_no_longer_waits_for_a_result() {
     let dir = tempfile::tempdir().unwrap();
-    let engine =
-        Arc::new(Engine::open(dir.path(), Options { shards: Some(3), ..small() }).unwrap());
+    let engine = Arc::new(start(dir.path(), Options { shards: Some(3), ..small() }).unwrap());
     let tasks: Vec<Task> = (0..30)
         .flat_map(|seed| {
             let command = enqueue(vec![new_task("q", "1")], seed);
@@ -206,7 +206,7 @@ fn who_hangs_up_does_not_wait_for_a_result() {
 }
 
 #[test]
-fn who_waits_for_a_result_is_woken_by_it() {
+fn a_client_waiting_for_a_result_is_woken_by_it() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Arc::new(open(dir.path()));
     let task = put(&engine, "q", "1");
@@ -229,7 +229,7 @@ fn who_waits_for_a_result_is_woken_by_it() {
 
 /// What a reader sees is durable already: neither a waiting claim nor one that timed out may make it wait.
 #[test]
-fn claims_without_a_task_keep_no_reader_waiting() {
+fn claims_without_a_task_do_not_delay_reads() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Arc::new(open(dir.path()));
     let limit = std::time::Duration::from_secs(20);

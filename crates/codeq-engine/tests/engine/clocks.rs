@@ -246,7 +246,7 @@ fn open(dir: &TempDir, machine: &Arc<Machine>, seed: u64) -> Engine {
 }
 
 #[test]
-fn the_table_of_the_manual_holds() {
+fn the_documented_clock_behaviour_holds() {
     for row in TABLE {
         let mut world = World::new();
         row.steps.iter().for_each(|step| world.step(*step));
@@ -275,7 +275,7 @@ fn the_table_of_the_manual_holds() {
 }
 
 #[test]
-fn the_manual_has_the_same_rows() {
+fn the_documentation_has_the_same_rows() {
     let manual = include_str!("../../../../docs/reliability.md");
     let section = manual.split("\n## Clocks\n").nth(1).unwrap().split("\n## ").next().unwrap();
     let rows = section.lines().filter_map(|line| line.strip_prefix("| "));

@@ -88,7 +88,7 @@ fn a_directory_that_lost_its_manifest_is_never_cleared() {
 }
 
 #[test]
-fn a_manifest_is_held_against_its_checksum_and_the_rest() {
+fn a_manifest_must_match_its_checksum_and_its_directory() {
     let tmp = tempfile::tempdir().unwrap();
     let dir = tmp.path();
     filled(dir);
@@ -228,7 +228,7 @@ impl Observer for Reported {
 
 /// Large stores are not verified at the start, but soon after it, and then regularly.
 #[test]
-fn damage_that_nobody_reads_is_found_while_the_engine_runs() {
+fn the_scrub_finds_damage_that_nobody_reads() {
     let tmp = tempfile::tempdir().unwrap();
     let dir = tmp.path();
     let engine = open(dir);

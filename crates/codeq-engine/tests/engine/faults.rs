@@ -14,6 +14,7 @@ use codeq_engine::{Engine, EngineError, Observer, Options, SharedObserver};
 use crate::harness::{
     TENANT, block, enqueue, eventually, new_task, open, put, small, submit, take,
 };
+use crate::start::start_with;
 
 /// A disk whose log syncs fail, or that runs out of something, on command.
 #[derive(Default)]
@@ -139,7 +140,7 @@ impl DiskFile for FaultyFile {
 fn faulty(dir: &Path, options: Options) -> (Engine, Arc<Faults>) {
     let faults = Arc::new(Faults { space: AtomicI64::new(-1), ..Faults::default() });
     let disk = Arc::new(FaultyDisk(Arc::clone(&faults)));
-    (Engine::open_with(disk, dir, options, SystemClock::new(), 1).unwrap(), faults)
+    (start_with(disk, dir, options, SystemClock::new(), 1).unwrap(), faults)
 }
 
 #[test]

@@ -10,6 +10,8 @@ use codeq_core::reply::{Enqueued, Reply};
 use codeq_core::view::Task;
 use codeq_engine::{Engine, EngineError, Options};
 
+use crate::start::start;
+
 pub const TENANT: &str = "acme";
 
 /// Small files, so that a test rotates and checkpoints.
@@ -23,7 +25,7 @@ pub fn small() -> Options {
 }
 
 pub fn open(dir: &Path) -> Engine {
-    Engine::open(dir, small()).unwrap()
+    start(dir, small()).unwrap()
 }
 
 pub fn new_task(command: &str, payload: &str) -> NewTask {

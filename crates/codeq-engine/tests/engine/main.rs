@@ -20,3 +20,4 @@ mod replay;
 mod restart;
 mod shards;
 mod sizes;
+mod start;

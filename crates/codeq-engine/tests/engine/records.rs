@@ -14,6 +14,7 @@ use codeq_engine::route::record_shard;
 use codeq_engine::{Engine, Observer, Options, SharedObserver};
 
 use crate::harness::{block, small};
+use crate::start::start;
 
 const KIND: RecordKind = RecordKind::Subscription;
 
@@ -29,7 +30,7 @@ fn put(tenant: &str, name: &str) -> PutRecord {
 }
 
 fn three(dir: &std::path::Path) -> Engine {
-    Engine::open(dir, Options { shards: Some(3), ..small() }).unwrap()
+    start(dir, Options { shards: Some(3), ..small() }).unwrap()
 }
 
 fn all(engine: &Engine) -> BTreeSet<Bytes> {
@@ -44,7 +45,7 @@ fn all(engine: &Engine) -> BTreeSet<Bytes> {
 }
 
 #[test]
-fn a_tenants_records_lie_in_one_shard_and_survive() {
+fn a_tenants_records_are_in_one_shard_and_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let engine = three(dir.path());
     let tenants: Vec<Arc<str>> = (0..12).map(|n| Arc::from(format!("tenant-{n}"))).collect();
@@ -92,11 +93,11 @@ impl Observer for Told {
 }
 
 #[test]
-fn the_end_of_a_record_is_told_without_being_asked_for() {
+fn an_expired_record_is_reported_to_the_observer() {
     let dir = tempfile::tempdir().unwrap();
     let (sender, told) = mpsc::sync_channel(16);
     let observer = SharedObserver(Some(Arc::new(Told(sender))));
-    let engine = Engine::open(dir.path(), Options { observer, ..small() }).unwrap();
+    let engine = start(dir.path(), Options { observer, ..small() }).unwrap();
     let short = PutRecord { ttl: Some(50), ..put("t", "short") };
     block(engine.propose(Command::PutRecord(short))).unwrap();
     let wait = std::time::Duration::from_secs(30);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use codeq_core::codec::{begin_group, push_command};
+use codeq_core::codec::{begin_group, push_command, read_group};
 use codeq_core::command::{Claim, Command, Enqueue, NewTask, Selector};
 use codeq_core::digest::{WriteDigest, digest};
 use codeq_core::id::ShardId;
@@ -10,10 +10,12 @@ use codeq_core::moment::Moment;
 use codeq_disk::{RealDisk, SharedDisk};
 use codeq_engine::recover::Node;
 use codeq_engine::replica::Replica;
-use codeq_engine::request::Request;
+use codeq_engine::request::{ReplyTo, Request};
 use codeq_engine::shard::Shard;
 use codeq_engine::{OpenError, Options};
 use codeq_log::FrameIndex;
+
+use crate::harness::small;
 
 fn open(dir: &std::path::Path) -> Node {
     let disk: SharedDisk = Arc::new(RealDisk);
@@ -127,10 +129,41 @@ fn a_record_that_does_not_decode_is_named() {
 #[test]
 fn a_replica_notes_the_time_of_commands_that_changed_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let mut replica = Replica::new(open(dir.path()).shards, 0);
+    let mut replica = Replica::new(open(dir.path()).shards, 0, &small(), &Arc::default());
     let mut record = Vec::new();
     begin_group(Moment { now: 50, wall: 70 }, &mut record);
     push_command(&claim(), &mut record);
     replica.apply(1, None, &[(ShardId(0), record.into())], |_, _| {}).unwrap();
     assert_eq!(replica.now(), 50);
+}
+
+/// Many claims that wait can become servable at once. They go into as many entries as the log needs.
+#[test]
+fn an_entry_has_at_most_as_many_bytes_as_the_log_takes() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { segment_bytes: 64 << 10, ..Options::default() };
+    let bytes_max = options.group_bytes_max();
+    let mut replica = Replica::new(open(dir.path()).shards, 0, &options, &Arc::default());
+    let at = Moment { now: 50, wall: 70 };
+    for _ in 0..200 {
+        let names: Vec<Arc<str>> = (0..20).map(|n| format!("queue-{n}").into()).collect();
+        let from = Selector::Commands([vec!["work".into()], names].concat());
+        let claim = Claim { tenant: "t".into(), worker: "w".into(), from, lease: 30_000, count: 1 };
+        let request = Request::with(Command::Claim(claim), ReplyTo::Nobody, 60_000);
+        replica.status().push(ShardId(0), request);
+    }
+    assert!(replica.gather(at, 1).is_none(), "nothing to claim: they wait");
+    (0..70).for_each(|seed| replica.status().push(ShardId(0), Request::detached(enqueue(seed))));
+    let (mut index, mut claims) = (0, 0);
+    while let Some(gathered) = replica.gather(at, 1) {
+        let bytes: usize = gathered.records.iter().map(|(_, record)| record.len()).sum();
+        assert!(bytes <= bytes_max, "{bytes} bytes");
+        for (_, record) in &gathered.records {
+            let (_, commands) = read_group(record).unwrap();
+            claims += commands.iter().filter(|it| matches!(it, Command::Claim(_))).count();
+        }
+        index += 1;
+        replica.apply(index, Some(gathered.number), &gathered.records, |_, _| {}).unwrap();
+    }
+    assert!(index > 3 && claims >= 200, "{claims} claims in {index} entries");
 }

@@ -5,6 +5,7 @@ use codeq_core::id::ShardId;
 use codeq_engine::{Engine, OpenError, Options};
 
 use crate::harness::{TENANT, block, open, put, small, submit, take};
+use crate::start::start;
 
 fn state_digest(engine: &Engine) -> [u8; 32] {
     block(engine.read(ShardId(0), |reader| digest(reader.state, reader.kv))).unwrap()
@@ -82,7 +83,7 @@ fn a_copy_of_a_running_directory_recovers_to_the_same_state() {
 fn a_directory_in_use_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let _engine = open(dir.path());
-    let error = Engine::open(dir.path(), small()).err().unwrap();
+    let error = start(dir.path(), small()).err().unwrap();
     assert!(matches!(error, OpenError::InUse(_)), "{error}");
 }
 
@@ -90,19 +91,19 @@ fn a_directory_in_use_is_refused() {
 fn foreign_newer_and_differently_sharded_directories_are_refused_untouched() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("thesis.txt"), "mine").unwrap();
-    let error = Engine::open(dir.path(), small()).err().unwrap();
+    let error = start(dir.path(), small()).err().unwrap();
     assert!(error.to_string().contains("thesis.txt"), "{error}");
 
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()));
     let wanted = Options { shards: Some(3), ..small() };
-    let error = Engine::open(dir.path(), wanted).err().unwrap();
+    let error = start(dir.path(), wanted).err().unwrap();
     assert!(matches!(error, OpenError::Shards { found: 1, wanted: 3, .. }), "{error}");
 
     let manifest = dir.path().join("MANIFEST");
     let text = std::fs::read_to_string(&manifest).unwrap();
     std::fs::write(&manifest, text.replace("codeq-format: 2", "codeq-format: 3")).unwrap();
-    let error = Engine::open(dir.path(), small()).err().unwrap();
+    let error = start(dir.path(), small()).err().unwrap();
     assert!(matches!(error, OpenError::TooNew { found: 3, supported: 2, .. }), "{error}");
 }
 
@@ -113,7 +114,7 @@ fn a_lost_manifest_does_not_cost_the_data() {
     put(&engine, "q", "1");
     drop(engine);
     std::fs::remove_file(dir.path().join("MANIFEST")).unwrap();
-    let error = Engine::open(dir.path(), small()).err().unwrap();
+    let error = start(dir.path(), small()).err().unwrap();
     assert!(error.to_string().contains("MANIFEST is missing"), "{error}");
 }
 

@@ -15,9 +15,10 @@ use codeq_engine::{Engine, EngineError, Options};
 use crate::harness::{
     TENANT, block, claim, created, enqueue, eventually_async, new_task, small, take, waiting_claim,
 };
+use crate::start::start;
 
 fn open(dir: &std::path::Path) -> Engine {
-    Engine::open(dir, Options { shards: Some(3), ..small() }).unwrap()
+    start(dir, Options { shards: Some(3), ..small() }).unwrap()
 }
 
 fn fill(engine: &Engine, count: u64) -> BTreeSet<ShardId> {
@@ -65,8 +66,7 @@ fn tasks_are_spread_found_listed_and_claimed_over_all_shards() {
 #[test]
 fn pages_of_large_tasks_are_short_and_in_order_over_all_shards() {
     let dir = tempfile::tempdir().unwrap();
-    let engine =
-        Engine::open(dir.path(), Options { shards: Some(3), ..Options::default() }).unwrap();
+    let engine = start(dir.path(), Options { shards: Some(3), ..Options::default() }).unwrap();
     // Task sizes differ between shards, so that one stops before the other.
     for seed in 0..30 {
         let payload = "1".repeat(if seed % 3 == 0 { 900_000 } else { 50_000 });
@@ -136,7 +136,7 @@ fn a_key_names_one_task_whatever_the_seed() {
 }
 
 #[test]
-fn what_concerns_every_shard_is_not_done_in_one_of_them() {
+fn commands_for_all_shards_are_refused_as_a_whole() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path());
     fill(&engine, 9);
