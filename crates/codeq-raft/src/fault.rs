@@ -1,18 +1,18 @@
 //! Bugs that the simulator plants, one at a time, to check that its checkers notice them.
 //!
-//! Each switches off one rule without which a cluster loses or repeats work in some rare history. A running server never
-//! sets one.
+//! Each disables one rule that prevents a cluster from losing or repeating work in some rare sequence of events. A
+//! server never sets one.
 
 /// A bug to plant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// A new leader proposes before it has applied what its log held.
     ProposeBeforeReady,
-    /// An entry of an earlier term that is committed in a later one is applied all the same.
+    /// An entry that was proposed in an earlier term than it was committed in is applied all the same.
     NoFence,
     /// Answers go to the oldest proposal in flight, whichever entry was committed.
     AnswerByPosition,
-    /// A restarted leader goes on in its term.
+    /// A restarted leader continues to lead in its old term.
     KeepCommittedVote,
     /// The log is purged before the rows of another node are installed.
     PurgeBeforeInstall,
@@ -24,12 +24,34 @@ pub enum Fault {
     TrustWallClock,
     /// A new leader takes the highest estimate of the time instead of the latest note.
     HighestEstimate,
-    /// A cut-off leader keeps sending.
+    /// A leader without a majority keeps sending.
     NeverMute,
     /// Any node may stand for election at any time.
     AlwaysCampaign,
-    /// That there is nothing to claim is answered without asking whether this node still leads.
+    /// "Nothing to claim" is answered without confirming that this node still leads.
     AnswerWithoutReadIndex,
-    /// A follower applies one command less.
+    /// A follower skips one command.
     SkipCommand,
+    /// Entries count as durable before the log is synced.
+    AckBeforeSync,
+    /// Votes are kept in memory only.
+    ForgetVote,
+    /// A checkpoint leaves out a shard.
+    CheckpointApart,
+    /// A checkpoint claims to include everything in the log, committed or not.
+    CheckpointAhead,
+    /// Every new leader proposes its own settings.
+    ConfigureAtStart,
+    /// A change of the members is made durable only after a checkpoint includes it.
+    LateMembership,
+    /// A proposal whose fate is unknown is refused, as if nothing had happened.
+    RefuseLost,
+    /// Neither leaders nor followers check whether the disk is full.
+    IgnoreFullDisk,
+    /// Some transitions of tasks are reported to observers twice.
+    RepeatMoves,
+    /// Some transitions of tasks are not reported to observers.
+    SkipMoves,
+    /// A new leader trusts any note of the time, whatever was stamped since, and wall clocks if there is none.
+    StaleNote,
 }

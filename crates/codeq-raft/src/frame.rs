@@ -52,17 +52,17 @@ pub const GROUP: u16 = 0;
 /// Length of a record's header.
 pub const HEADER_BYTES: usize = 28;
 
-/// The most members, voters and learners together, and the most voters of a configuration.
+/// The most members of a cluster (voters and learners together), and the most voters of a configuration.
 pub const MEMBERS_MAX: usize = 64;
 
 /// The longest address of a member: a host name of 253 characters and a port.
 pub const ADDRESS_BYTES_MAX: usize = 259;
 
-/// The longest encoding of a membership. It has to fit into the note of an installation
+/// The longest encoding of a membership. It has to fit in the note of an installation
 /// ([`codeq_engine::install::NOTE_BYTES_MAX`]) and a slot of the state file.
 pub const MEMBERSHIP_BYTES_MAX: usize = 12 << 10;
 
-/// The most configurations of a membership: openraft changes from one to the next through a joint of both.
+/// The most configurations in a membership. While the members change, openraft holds the old and the new one.
 const CONFIGS_MAX: usize = 4;
 
 /// What a record says.
@@ -84,7 +84,7 @@ pub enum Kind {
 pub struct Header {
     /// What the record says.
     pub kind: Kind,
-    /// The entry that it says it of.
+    /// The entry that the record is about.
     pub log_id: LogId,
 }
 
@@ -158,7 +158,7 @@ pub fn entry_bytes(entry: &Entry) -> usize {
     (FRAME_HEADER_BYTES + RECORD_HEADER_BYTES) as usize + HEADER_BYTES + payload
 }
 
-/// Decodes the header of a record. Refuses a payload where none belongs; does not look into an entry's.
+/// Decodes the header of a record. Refuses a payload in a record that has none; does not decode an entry's payload.
 pub fn decode_header(bytes: &[u8]) -> Result<Header, FrameError> {
     let mut input = Input(bytes);
     let version = input.u8()?;
@@ -222,7 +222,7 @@ pub fn decode_membership(bytes: &[u8]) -> Result<StoredMembership, FrameError> {
     Ok(StoredMembership::new(log_id, membership))
 }
 
-/// Encodes what an installation has to remember: the entry that the rows end at, and the members as of then.
+/// Encodes the note of an installation: the last entry that the rows include, and the members at that point.
 pub fn encode_note(
     at: Option<LogId>,
     membership: &StoredMembership,
@@ -425,7 +425,7 @@ impl<'a> Input<'a> {
             Ok(Digests { index, by_shard })
         })?;
         let shards = usize::from(self.u16()?);
-        // Each takes six bytes at least.
+        // Each takes at least six bytes.
         let mut records = Vec::with_capacity(shards.min(self.0.len() / 6));
         for _ in 0..shards {
             let shard = ShardId(self.u16()?);

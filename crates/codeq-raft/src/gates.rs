@@ -1,12 +1,12 @@
-//! Two rules that openraft 0.9 lacks, outside of it.
+//! Two rules that openraft 0.9 lacks: when a node may stand for election, and when a leader must be silent.
 //!
-//! **Campaign gate** (pre-vote): a node stands for election only while a majority can be reached and nobody among them
-//! has heard from a leader for a lease. So a node that returns from a partition does not depose a healthy leader.
+//! **Campaign gate** (pre-vote): a node stands for election only while it can reach a majority in which no node has heard
+//! from a leader within the last lease. So a node that returns from a partition does not depose a healthy leader.
 //!
-//! **Quorum gate** (check-quorum): a leader that has not reached a majority for a lease proposes nothing and sends
-//! nothing, so that it cannot keep a connected majority from electing another.
+//! **Quorum gate** (check-quorum): a leader that has not reached a majority within the last lease proposes and sends
+//! nothing. Otherwise it could keep a connected majority from electing another leader.
 //!
-//! Both only say *when* a node may act. Safety does not depend on them.
+//! Both only delay a node. Safety does not depend on them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use parking_lot::Mutex;
 use crate::runtime::{self, Instant};
 use crate::types::NodeId;
 
-/// What pings have shown.
+/// The answers to pings, and what they allow this node to do.
 pub(crate) struct Gates {
     id: NodeId,
-    /// How long silence is normal.
+    /// How long a node counts as alive after its last message.
     lease: Duration,
     state: Mutex<State>,
 }
@@ -66,17 +66,22 @@ impl Gates {
         others
     }
 
-    /// A message of a leader was accepted.
+    /// Whether this node is the only voter.
+    pub fn is_alone(&self) -> bool {
+        matches!(&self.state.lock().voters[..], [only] if only[..] == [self.id])
+    }
+
+    /// Records that a message of a leader was accepted.
     pub fn heard_leader(&self) {
         self.state.lock().heard = Some(runtime::now());
     }
 
-    /// Whether this node leads.
+    /// Records whether this node leads.
     pub fn set_leads(&self, leads: bool) {
         self.state.lock().leads = leads;
     }
 
-    /// A node has answered a ping.
+    /// Records the answer to a ping.
     pub fn pong(&self, from: NodeId, leader_heard: Option<Duration>) {
         self.state.lock().pongs.insert(from, Pong { at: runtime::now(), leader_heard });
     }
@@ -89,14 +94,14 @@ impl Gates {
         self.state.lock().heard.map(|heard| runtime::now().since(heard))
     }
 
-    /// Whether a majority has answered within a lease. A leader without one is mute.
+    /// Whether a majority has answered within the last lease. A leader without one is silent.
     pub fn may_lead(&self) -> bool {
         let state = self.state.lock();
         let now = runtime::now();
         self.is_majority(&state, |pong| now.since(pong.at) < self.lease)
     }
 
-    /// Whether a majority can be reached and nobody among them has heard from a leader for a lease.
+    /// Whether this node can reach a majority in which no node has heard from a leader within the last lease.
     pub fn may_campaign(&self) -> bool {
         let state = self.state.lock();
         let now = runtime::now();

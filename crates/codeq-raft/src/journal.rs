@@ -1,12 +1,12 @@
-//! The replicated log as its journal tells it: which entries there are, and where.
+//! The index of the replicated log: which entries there are, and where each is on disk.
 //!
-//! Nothing is ever cut from the log on disk. Instead, later records of the journal override earlier ones, and this is
-//! where the rules are: the same code follows the journal when it is opened and when it is written. No input or output
-//! happens here.
+//! The journal is the sequence of records in the log. Nothing is ever cut from it on disk; later records override
+//! earlier ones. The rules for that are here, so that the same code runs when the journal is read at startup and when
+//! it is written. This module does no I/O.
 //!
-//! Two views of the same entries are kept apart. What the *journal* says is durable, and what a start would find. What
-//! *openraft* sees can be ahead of it, because openraft truncates and purges before the snapshot that it does so for is
-//! durable: until the journal has followed, a crash brings back what was there before, and nothing acknowledged is lost.
+//! It keeps two views of the entries apart. What the *journal* says is durable, and is what a restart would find. What
+//! *openraft* sees can be ahead of it, because openraft truncates and purges for a snapshot before that snapshot is
+//! durable. Until the journal says the same, a crash restores the earlier entries, so nothing acknowledged is lost.
 
 use std::collections::VecDeque;
 
@@ -20,19 +20,19 @@ pub const CACHE_BYTES: u64 = 64 << 20;
 
 /// Where the record of an entry is in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RecordLocation {
     pub(crate) frame: Position,
     /// Where the record starts in the frame.
     pub(crate) offset: u32,
     pub(crate) len: u32,
 }
 
-/// An entry of the journal. There can be millions, so its index is not repeated.
+/// An entry of the journal. There can be millions, so its index is not stored: it follows from the position.
 #[derive(Debug, Clone, Copy)]
 struct Item {
     leader: CommittedLeaderId<NodeId>,
-    place: Place,
-    /// Bytes of the records up to and including this one, since some start.
+    location: RecordLocation,
+    /// Total bytes of the records up to and including this one. Only differences matter.
     end: u64,
 }
 
@@ -42,10 +42,10 @@ pub(crate) enum Found {
     /// It is in memory.
     Recent(Entry),
     /// It is in the log.
-    Stored(LogId, Place),
+    Stored(LogId, RecordLocation),
 }
 
-/// The entries, and what openraft has asked for that the journal does not say yet.
+/// The entries, and what openraft has requested that the journal does not say yet.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     /// The journal says: purged up to here, so the first entry is the one after it.
@@ -61,7 +61,7 @@ pub(crate) struct Journal {
     cut: Option<LogId>,
     /// openraft has purged up to here.
     purged: Option<LogId>,
-    /// openraft has purged up to here, which the log does not reach: a snapshot that is being installed does.
+    /// openraft has purged up to here, but the log ends before: a snapshot that reaches this far is being installed.
     held: Option<LogId>,
     /// openraft has committed up to here.
     committed: Option<LogId>,
@@ -71,7 +71,7 @@ pub(crate) struct Journal {
     recent_bytes: u64,
 }
 
-/// The records contradict each other: a fault of the program, or damage that no checksum has caught.
+/// The records contradict each other: a bug, or damage that no checksum has caught.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the journal contradicts itself: {0}")]
 pub struct Contradiction(String);
@@ -94,7 +94,11 @@ impl Journal {
     }
 
     /// The record of an entry. It voids earlier entries from its index on.
-    pub(crate) fn on_entry(&mut self, log_id: LogId, place: Place) -> Result<(), Contradiction> {
+    pub(crate) fn on_entry(
+        &mut self,
+        log_id: LogId,
+        location: RecordLocation,
+    ) -> Result<(), Contradiction> {
         let index = log_id.index;
         if self.items.is_empty()
             && let Some(base) = self.base.filter(|base| index <= base.index)
@@ -110,7 +114,7 @@ impl Journal {
             self.on_truncate(index)?;
         }
         let expected = match (self.items.is_empty(), self.base) {
-            // Nothing was ever purged: the log starts where it starts.
+            // Nothing was ever purged: any first index is right.
             (true, None) => index,
             (true, Some(base)) => next(Some(base)),
             (false, _) => self.journal_end(),
@@ -122,8 +126,8 @@ impl Journal {
         if self.items.is_empty() {
             self.first = index;
         }
-        let end = self.items.back().map_or(0, |it| it.end).saturating_add(place.len.into());
-        self.items.push_back(Item { leader: log_id.leader_id, place, end });
+        let end = self.items.back().map_or(0, |it| it.end).saturating_add(location.len.into());
+        self.items.push_back(Item { leader: log_id.leader_id, location, end });
         Ok(())
     }
 
@@ -162,12 +166,12 @@ impl Journal {
         Ok(())
     }
 
-    /// The record that says what is committed.
+    /// The record that says how far entries are committed.
     pub(crate) fn on_committed(&mut self, log_id: LogId) {
         self.committed_in_journal = self.committed_in_journal.max(Some(log_id));
     }
 
-    /// The whole journal was read: openraft sees what it says.
+    /// Called when the whole journal has been read: openraft sees what it says.
     pub(crate) fn finish(&mut self) -> Result<(), Contradiction> {
         let first = next(self.base);
         if self.base.is_some() && !self.items.is_empty() && self.first != first {
@@ -185,26 +189,32 @@ impl Journal {
         Ok(())
     }
 
-    /// The entries up to here may leave the log.
+    /// Drops the entries up to here, which may leave the log.
     pub(crate) fn release(&mut self, log_id: LogId) {
         self.drop_to(log_id.index);
         self.base = self.base.max(Some(log_id));
     }
 
-    /// How far entries may leave the log if everything up to `bound` may as far as the stores are concerned, and the
-    /// frame of the entry after that.
+    /// How far entries may leave the log, and the frame of the entry after that. The stores no longer need anything up to
+    /// `bound`.
     pub(crate) fn releasable(&self, bound: u64) -> Option<(LogId, Option<FrameIndex>)> {
-        // A snapshot that is not durable must not take the entries along that it replaces.
+        // The entries that a snapshot replaces must stay until it is durable.
         let purged = self.purged.filter(|_| self.held.is_none())?;
         let target = if purged.index <= bound { Some(purged) } else { self.id_in_journal(bound) };
         let target = target.filter(|target| target.index >= next(self.base))?;
         let at = next_index(target.index).saturating_sub(self.first);
-        Some((target, self.items.get(at as usize).map(|item| item.place.frame.index)))
+        Some((target, self.items.get(at as usize).map(|item| item.location.frame.index)))
     }
 
     /// What the journal says is purged, and the frame of the first entry.
     pub(crate) fn start(&self) -> (Option<LogId>, Option<FrameIndex>) {
-        (self.base, self.items.front().map(|item| item.place.frame.index))
+        (self.base, self.items.front().map(|item| item.location.frame.index))
+    }
+
+    /// Whether the journal has an entry, or rows include it that the log continues after.
+    pub(crate) fn keeps(&self, log_id: LogId) -> bool {
+        self.base.is_some_and(|base| base.index >= log_id.index)
+            || self.id_in_journal(log_id.index) == Some(log_id)
     }
 
     fn journal_end(&self) -> u64 {
@@ -256,18 +266,18 @@ impl Journal {
         self.purged
     }
 
-    /// What is committed, as far as it is known.
+    /// The last entry known to be committed.
     pub(crate) fn committed(&self) -> Option<LogId> {
         self.committed
     }
 
-    /// What is committed, if the journal does not say it yet.
-    pub(crate) fn committed_news(&self) -> Option<LogId> {
+    /// The last entry known to be committed, if the journal does not say so yet.
+    pub(crate) fn unwritten_committed(&self) -> Option<LogId> {
         self.committed.filter(|_| self.committed > self.committed_in_journal)
     }
 
-    /// From where openraft has truncated, if the journal does not say it yet.
-    pub(crate) fn cut(&self) -> Option<LogId> {
+    /// Where openraft has truncated, if the journal does not say so yet.
+    pub(crate) fn unwritten_cut(&self) -> Option<LogId> {
         self.cut
     }
 
@@ -276,7 +286,7 @@ impl Journal {
         self.held
     }
 
-    /// Notes what is committed.
+    /// Records that the entries up to this one are committed.
     pub(crate) fn commit(&mut self, log_id: Option<LogId>) {
         self.committed = self.committed.max(log_id);
     }
@@ -315,7 +325,7 @@ impl Journal {
         self.purged = Some(log_id);
     }
 
-    /// The journal has a record of a snapshot, and it is durable.
+    /// Called when the record of a snapshot in the journal is durable.
     pub(crate) fn jumped(&mut self, log_id: LogId) -> Result<(), Contradiction> {
         self.on_jump(log_id)?;
         self.purged = self.purged.max(self.base);
@@ -326,7 +336,7 @@ impl Journal {
         Ok(())
     }
 
-    /// The journal now says what openraft has truncated.
+    /// Called when the journal says what openraft has truncated.
     pub(crate) fn cut_written(&mut self) -> Result<(), Contradiction> {
         match self.cut.take() {
             Some(cut) => self.on_truncate(cut.index),
@@ -334,11 +344,15 @@ impl Journal {
         }
     }
 
-    /// The journal has a new entry.
-    pub(crate) fn appended(&mut self, entry: Entry, place: Place) -> Result<(), Contradiction> {
-        self.on_entry(entry.log_id, place)?;
-        self.recent.push_back((entry, place.len));
-        self.recent_bytes = self.recent_bytes.saturating_add(place.len.into());
+    /// Called when an entry was written to the journal.
+    pub(crate) fn appended(
+        &mut self,
+        entry: Entry,
+        location: RecordLocation,
+    ) -> Result<(), Contradiction> {
+        self.on_entry(entry.log_id, location)?;
+        self.recent.push_back((entry, location.len));
+        self.recent_bytes = self.recent_bytes.saturating_add(location.len.into());
         while self.recent_bytes > CACHE_BYTES && self.recent.len() > 1 {
             self.forget_oldest();
         }
@@ -357,14 +371,14 @@ impl Journal {
         for index in from..to.min(self.end()) {
             let at = index - self.first;
             let Some(item) = self.items.get(at as usize) else { break };
-            sum = sum.saturating_add(item.place.len.into());
+            sum = sum.saturating_add(item.location.len.into());
             if sum > bytes && !found.is_empty() {
                 break;
             }
             let recent = index.checked_sub(recent_from);
             found.push(match recent.and_then(|at| self.recent.get(at as usize)) {
                 Some((entry, _)) => Found::Recent(entry.clone()),
-                None => Found::Stored(LogId::new(item.leader, index), item.place),
+                None => Found::Stored(LogId::new(item.leader, index), item.location),
             });
         }
         found

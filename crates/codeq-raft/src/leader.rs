@@ -1,25 +1,30 @@
 //! The loop of a node: notices whether it leads, and proposes what has gathered if it does.
 //!
-//! A new leader first applies everything that its log held (A1), then asks a majority for the time, and only then
+//! A new leader first applies everything that its log held (A1), then asks the others for the time, and only then
 //! proposes. What it proposed is answered when it is applied, in `machine.rs`.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use codeq_core::command::Command;
+use codeq_core::id::ShardId;
 use codeq_engine::options::GROUP_BYTES_MAX;
-use codeq_engine::request::ReplyTo;
+use codeq_engine::request::{ReplyTo, Request as EngineRequest};
 use codeq_engine::{Answer, EngineError};
+use openraft::error::Fatal;
 use openraft::{Raft, RaftMetrics, ServerState};
 use tokio::sync::mpsc;
 
 use crate::fault::Fault;
 use crate::runtime;
 use crate::shared::Shared;
-use crate::transport::{Request, Response, TimeNote};
+use crate::time::{self, Stamp};
+use crate::transport::{Leader, Request, Response, TimeNote};
 use crate::types::{Digests, Member, NodeId, Origin, Proposal, Types};
 
-/// Entries in flight. One more keeps the disks busy while the answers of the one before travel; many would only make
-/// the entries small.
+/// Maximum number of entries in flight. A few keep the disks busy while answers travel; many would only make the entries
+/// smaller.
 const IN_FLIGHT_MAX: usize = 4;
 /// Room for one entry: the largest group, and as much again for what surrounds its commands.
 const ENTRY_ROOM: u64 = 2 * GROUP_BYTES_MAX as u64;
@@ -38,22 +43,33 @@ pub(crate) async fn run(node: Arc<Shared>, raft: Raft<Types>) {
     let mut leadership: Option<Leadership> = None;
     loop {
         let metrics = watched.borrow_and_update().clone();
-        if metrics.running_state.is_err() {
-            node.core.rows.lock().replica.stop(&EngineError::Closed);
-            return;
+        if let Err(fatal) = &metrics.running_state {
+            return node.stopped(fatal);
         }
-        node.note_members(&metrics);
+        if node.core.status.has_failed() {
+            // It fails only if openraft has stopped already.
+            let _ = raft.shutdown().await;
+            return node.stopped(&Fatal::Stopped);
+        }
+        node.note_members(&metrics.membership_config);
+        node.core.rows.lock().replica.take_notices();
+        node.core.checkpoint_if_wanted();
         let term = term_as_leader(&metrics, node.core.id);
         if leadership.map(|it| it.term) != term {
-            node.core.rows.lock().replica.step_down();
+            node.step_down();
             node.time.follow();
             leadership = term.map(|term| Leadership { term, ready: false });
             node.gates.set_leads(leadership.is_some());
+            node.ready.send_replace(false);
         }
         if let Some(Leadership { term, ready: ready @ false }) = &mut leadership
             && node.has_applied_own(*term)
         {
-            *ready = node.learn_time().await;
+            *ready = node.learn_time(*term).await;
+            node.ready.send_replace(*ready);
+            if *ready && node.core.has(Fault::ConfigureAtStart) {
+                node.configure();
+            }
         }
         // The gates change with time alone.
         let mut wait = node.timing.heartbeat;
@@ -64,13 +80,13 @@ pub(crate) async fn run(node: Arc<Shared>, raft: Raft<Types>) {
             // Not ready yet: requests wait.
             Some(Leadership { ready: false, .. }) if node.gates.may_lead() => {}
             // A leader that is cut off does not learn that it is deposed.
-            _ => node.core.rows.lock().replica.step_down(),
+            _ => node.step_down(),
         }
+        node.core.settled.notify_one();
         tokio::select! {
             biased;
             changed = watched.changed() => if changed.is_err() {
-                node.core.rows.lock().replica.stop(&EngineError::Closed);
-                return;
+                return node.stopped(&Fatal::Stopped);
             },
             () = node.core.wake.notified() => {}
             () = runtime::sleep(wait) => {}
@@ -86,6 +102,26 @@ fn term_as_leader(metrics: &RaftMetrics<NodeId, Member>, id: NodeId) -> Option<u
 }
 
 impl Shared {
+    /// Openraft has stopped, because it was asked to or because the disk failed: nothing is answered any more.
+    fn stopped(&self, why: &Fatal<NodeId>) {
+        let status = &self.core.status;
+        if !matches!(why, Fatal::Stopped) && !status.has_failed() {
+            status.fail(&EngineError::Failed(why.to_string().into()));
+        }
+        self.core.rows.lock().replica.stop(&status.error());
+    }
+
+    /// A3: this node does not lead, or cannot know whether it does.
+    fn step_down(&self) {
+        let replica = &mut self.core.rows.lock().replica;
+        while let Some(number) =
+            replica.first_in_flight().filter(|_| self.core.has(Fault::RefuseLost))
+        {
+            replica.not_taken(number);
+        }
+        replica.step_down();
+    }
+
     /// A1: whether the first entry of this node's term is applied, and so is everything before it.
     fn has_applied_own(&self, term: u64) -> bool {
         let applied = self.core.rows.lock().applied;
@@ -95,13 +131,14 @@ impl Shared {
         applied.is_some_and(|id| own(&id.leader_id)) || self.core.has(Fault::ProposeBeforeReady)
     }
 
-    /// Asks a majority of the voters for the time. False if it does not answer.
-    async fn learn_time(&self) -> bool {
-        let last = self.core.rows.lock().replica.now();
+    /// Asks the voters for the time. False if no majority answers.
+    async fn learn_time(&self, term: u64) -> bool {
+        let last = self.core.rows.lock().last_stamp();
+        let own = Leader { term, node: self.core.id };
         let mut notes: Vec<TimeNote> = self.time.noted().into_iter().collect();
         let mut walls = vec![self.time.wall()];
         if self.core.has(Fault::TrustWallClock) {
-            self.time.lead(&[], &mut walls, 1, last);
+            self.time.lead(own, walls.first().copied().unwrap_or(0).max(last.moment));
             return true;
         }
         let mut answered = vec![self.core.id];
@@ -119,32 +156,53 @@ impl Shared {
             });
         }
         drop(answers);
-        while !self.gates.is_quorum(&answered) {
-            let Some((id, noted, wall)) = received.recv().await else { return false };
+        // If no node of a majority knows the time, another one may.
+        while !self.gates.is_quorum(&answered) || time::estimate(&notes, last).is_none() {
+            let Some((id, noted, wall)) = received.recv().await else { break };
             notes.extend(noted);
             walls.push(wall);
             answered.push(id);
         }
-        if self.core.has(Fault::HighestEstimate) {
-            notes.sort_by_key(|note| std::cmp::Reverse(note.moment + note.elapsed));
-            notes.truncate(1);
+        if !self.gates.is_quorum(&answered) {
+            return false;
         }
-        self.time.lead(&notes, &mut walls, voters, last);
+        let engine = match self.core.fault {
+            Some(Fault::HighestEstimate) => notes.iter().map(time::by_now).max().unwrap_or(0),
+            Some(Fault::StaleNote) => {
+                notes.iter_mut().for_each(|note| note.leader = Leader::default());
+                time::start(&notes, &mut walls, voters, Stamp::default())
+            }
+            _ => time::start(&notes, &mut walls, voters, last),
+        };
+        self.time.lead(own, engine.max(last.moment));
         true
+    }
+
+    /// A planted bug: proposes this node's settings. Only `init` and an operator may do that, not a new leader.
+    fn configure(&self) {
+        for shard in ShardId::all(self.core.manifest.shards) {
+            let command = Command::Configure(self.core.options.settings.clone());
+            self.core.status.push(shard, EngineRequest::detached(command));
+        }
     }
 
     /// Proposes what has gathered. Returns how long until there may be more.
     async fn propose(self: &Arc<Shared>, raft: &Raft<Types>, term: u64) -> Duration {
         loop {
             let Some(at) = self.time.moment() else { return Duration::MAX };
-            if !self.core.has_room(ENTRY_ROOM) {
-                self.core.rows.lock().replica.refuse(&EngineError::DiskFull);
+            if let Err(error) = self.core.make_room(ENTRY_ROOM)
+                && !self.core.has(Fault::IgnoreFullDisk)
+            {
+                // Before anybody is answered.
+                self.set_refusing(Some(error.clone()));
+                self.core.rows.lock().replica.refuse(&error);
                 return Duration::MAX;
             }
+            self.set_refusing(None);
             let (gathered, unconfirmed, digests, wait) = {
                 let replica = &mut self.core.rows.lock().replica;
                 if replica.in_flight() >= IN_FLIGHT_MAX {
-                    // The end of one of them wakes this loop.
+                    // The loop is woken when one of them is applied.
                     return Duration::MAX;
                 }
                 let gathered = replica.gather(at, runtime::random());
@@ -159,6 +217,14 @@ impl Shared {
                 return wait.map_or(Duration::MAX, |wait| Duration::from_millis(wait.max(1)));
             };
             let number = gathered.number;
+            let bytes: usize = gathered.records.iter().map(|(_, record)| record.len()).sum();
+            if let Err(error) = self.core.make_room(bytes as u64 + ENTRY_ROOM)
+                && !self.core.has(Fault::IgnoreFullDisk)
+            {
+                self.set_refusing(Some(error.clone()));
+                self.core.rows.lock().replica.refuse_proposal(number, &error);
+                return Duration::MAX;
+            }
             let (node, incarnation) = (self.core.id, self.core.incarnation);
             let proposal = Proposal {
                 origin: Origin { term, node, incarnation, number },
@@ -169,20 +235,35 @@ impl Shared {
                 self.core.rows.lock().replica.lost(number);
                 return Duration::MAX;
             };
-            let node = Arc::clone(self);
+            let (node, raft) = (Arc::clone(self), raft.clone());
             runtime::spawn(async move {
-                // Openraft says the same of an entry that it never wrote and of one that may still be committed.
-                if !matches!(written.await, Ok(Ok(_))) {
-                    node.core.rows.lock().replica.lost(number);
+                // Openraft gives the same error for an entry that it never wrote and for one that may still be
+                // committed. Once it has stopped, `run` answers with the reason.
+                let written = matches!(written.await, Ok(Ok(_)));
+                if !written && raft.metrics().borrow().running_state.is_ok() {
+                    match node.core.has(Fault::RefuseLost) {
+                        true => node.core.rows.lock().replica.not_taken(number),
+                        false => node.core.rows.lock().replica.lost(number),
+                    }
                     node.core.wake.notify_one();
                 }
             });
         }
     }
 
+    /// Notes whether writes are refused.
+    fn set_refusing(&self, why: Option<EngineError>) {
+        let status = &self.core.status;
+        if status.refusing() != why {
+            status.set_refusing(ShardId(0), why);
+        }
+    }
+
     /// A4: sends answers that were not logged, once it is certain that this node still led when they were found.
     fn confirm(self: &Arc<Shared>, raft: &Raft<Types>, answers: Vec<(ReplyTo, Answer)>) {
         let (raft, unchecked) = (raft.clone(), self.core.has(Fault::AnswerWithoutReadIndex));
+        let node = Arc::clone(self);
+        node.confirming.fetch_add(1, Ordering::AcqRel);
         runtime::spawn(async move {
             let leads = unchecked || raft.get_read_log_id().await.is_ok();
             for (reply, answer) in answers {
@@ -190,6 +271,8 @@ impl Shared {
                 // A client that is gone does not need to know: there is nothing to give back.
                 let _ = reply.send(answer);
             }
+            node.confirming.fetch_sub(1, Ordering::AcqRel);
+            node.core.settled.notify_one();
         });
     }
 }

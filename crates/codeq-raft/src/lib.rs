@@ -2,13 +2,17 @@
 //!
 //! Every replica, the leader too, applies what is committed and nothing else. A leader gathers requests into one entry
 //! for all shards, openraft replicates it, and [`codeq_engine::replica::Replica`] applies it on every node; on the node
-//! that proposed it, it also answers the requests. Only this crate and its simulator know openraft.
+//! that proposed it, it also answers the requests. Only this crate and its simulator know openraft. Comments refer to the
+//! rules A1 to A5 of `ARCHITECTURE.md`, which keep answers right when leaders change.
 //!
-//! Nothing here opens a socket or starts a thread: messages go through a [`transport::Transport`], tasks and timers
-//! through [`runtime`], files through [`codeq_disk::Disk`]. So the simulator runs whole clusters in one thread.
+//! Nothing here opens a socket, and only [`engine`] starts threads: messages go through a [`transport::Transport`], tasks
+//! and timers through [`runtime`], files through [`codeq_disk::Disk`]. So the simulator runs whole clusters in one thread.
 
+pub mod applied;
+pub mod engine;
 pub mod fault;
 pub mod frame;
+pub mod init;
 pub mod log_store;
 pub mod node;
 pub mod runtime;
@@ -23,5 +27,6 @@ mod journal;
 mod leader;
 mod machine;
 mod network;
+mod read;
 mod shared;
 mod time;

@@ -6,7 +6,7 @@ use codeq_engine::OpenError;
 use openraft::storage::{RaftSnapshotBuilder, RaftStateMachine};
 use openraft::{AnyError, EntryPayload, Snapshot, SnapshotMeta, StorageIOError};
 
-use crate::core::Core;
+use crate::core::{self, Core};
 use crate::fault::Fault;
 use crate::snapshot::{Rows, SnapshotRows};
 use crate::types::{Entry, LogId, Member, NodeId, Proposal, StorageError, StoredMembership, Types};
@@ -24,7 +24,7 @@ impl Machine {
             EntryPayload::Membership(membership) => {
                 let stored = StoredMembership::new(Some(id), membership);
                 // Durable before any checkpoint includes this entry: a start with the old members could elect alone.
-                if !core.has(Fault::ForgetMembership) {
+                if !core.has(Fault::ForgetMembership) && !core.has(Fault::LateMembership) {
                     core.log.save_membership(&stored).map_err(|error| AnyError::new(&error))?;
                 }
                 rows.membership = stored;
@@ -61,6 +61,7 @@ impl Machine {
             rows.replica.skip(id.index);
             return Ok(());
         }
+        rows.stamped_by = core::writer(Some(id));
         let mut number = own.then_some(origin.number);
         if core.has(Fault::AnswerByPosition) {
             number = rows.replica.first_in_flight();
@@ -70,9 +71,14 @@ impl Machine {
             records = records.get(1..).unwrap_or_default();
         }
         let observer = core.options.observer.0.as_ref();
+        let times = match core.fault {
+            Some(Fault::RepeatMoves) if id.index.is_multiple_of(61) => 2,
+            Some(Fault::SkipMoves) if id.index.is_multiple_of(61) => 0,
+            _ => 1,
+        };
         rows.replica.apply(id.index, number, records, |shard, effects| {
-            if let Some(observer) = observer {
-                observer.committed(shard, effects);
+            for _ in 0..times {
+                observer.into_iter().for_each(|observer| observer.committed(shard, effects));
             }
         })
     }
@@ -97,12 +103,13 @@ impl RaftStateMachine<Types> for Machine {
             let applied = self.apply_entry(entry);
             applied.map_err(|error| StorageIOError::apply(id, error))?;
             replies.push(());
-            self.0.applied.send_replace(Some(id));
+            self.0.applied.reach(id.index);
         }
         self.0.wake.notify_one();
+        self.0.settled.notify_one();
         if self.0.wants_checkpoint() {
             match self.0.checkpoint() {
-                Ok(()) => {}
+                Ok(_) => {}
                 // The log has everything; a later checkpoint may succeed.
                 Err(error) if error.is_retryable() => {}
                 Err(error) => {
@@ -127,7 +134,7 @@ impl RaftStateMachine<Types> for Machine {
         _: Box<SnapshotRows>,
     ) -> Result<(), StorageError> {
         self.0.install(meta).map_err(|error| {
-            // Openraft may be waiting for the log to continue behind the snapshot.
+            // Openraft may be waiting for the log to continue after the snapshot.
             self.0.log.not_installed(&error.to_string());
             StorageIOError::write_snapshot(Some(meta.signature()), AnyError::new(&error)).into()
         })
@@ -151,9 +158,14 @@ fn snapshot(rows: &mut crate::core::Rows) -> Snapshot<Types> {
 
 impl RaftSnapshotBuilder<Types> for Machine {
     async fn build_snapshot(&mut self) -> Result<Snapshot<Types>, StorageError> {
-        let checkpointed = self.0.checkpoint();
-        checkpointed
-            .map_err(|error| StorageIOError::write_snapshot(None, AnyError::new(&error)))?;
+        match self.0.checkpoint() {
+            // Only for a failure that cannot be retried, because openraft then stops for good. After any other, the
+            // previous checkpoint will do, which openraft already knows.
+            Err(error) if !error.is_retryable() => {
+                return Err(StorageIOError::write_snapshot(None, AnyError::new(&error)).into());
+            }
+            _ => {}
+        }
         Ok(snapshot(&mut self.0.rows.lock()))
     }
 }

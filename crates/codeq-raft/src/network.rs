@@ -1,6 +1,7 @@
 //! openraft's network over a [`Transport`](crate::transport::Transport).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use openraft::error::{
     Fatal, NetworkError, RPCError, RaftError, ReplicationClosed, StreamingError,
@@ -37,13 +38,13 @@ impl RaftNetworkFactory<Types> for Network {
 }
 
 impl Peer {
-    /// Sends a message as a leader, unless this node is mute. Errors are never `Unreachable`: openraft would wait in an
-    /// unbiased `select!`, and a simulation would not repeat. The transport takes its time to fail instead.
+    /// Sends a message. A leader without a majority sends nothing but votes. Errors are never `Unreachable`, because
+    /// openraft would then wait in an unbiased `select!` and a simulation would not repeat; see [`runtime`].
     async fn send(&self, request: Request, option: &RPCOption) -> Result<Response, NetworkError> {
         let limit = option.hard_ttl();
-        let mute = !self.node.gates.may_lead() && !self.node.core.has(Fault::NeverMute);
-        if mute && !matches!(request, Request::Vote(_)) {
-            runtime::sleep(limit).await;
+        let silent = !self.node.gates.may_lead() && !self.node.core.has(Fault::NeverMute);
+        if silent && !matches!(request, Request::Vote(_)) {
+            runtime::sleep(pause(limit, self.node.timing.lease())).await;
             return Err(network("a leader without a majority is mute"));
         }
         let sent = self.node.transport.send(self.target, request, limit).await;
@@ -51,11 +52,17 @@ impl Peer {
     }
 }
 
+/// How long a mute leader waits before a message fails. Rows may take minutes to send, so their limit is long: a leader
+/// that reaches a majority again must not wait that long before it retries.
+fn pause(limit: Duration, lease: Duration) -> Duration {
+    limit.min(lease)
+}
+
 fn network(text: &str) -> NetworkError {
     NetworkError::new(&AnyError::error(text))
 }
 
-/// The other node answered something else, or could not do it.
+/// The error for an answer of the wrong kind, or for a failure of the other node.
 fn unexpected(response: Response) -> NetworkError {
     match response {
         Response::Failed(text) => network(&text),
@@ -120,5 +127,19 @@ impl RaftNetwork<Types> for Peer {
             closed = cancel => Err(closed.into()),
             sent = sending => sent,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::Timing;
+
+    #[test]
+    fn a_mute_leader_soon_tries_again_to_send_rows() {
+        let timing = Timing::default();
+        assert!(timing.snapshot > timing.lease() * 10);
+        assert_eq!(pause(timing.snapshot, timing.lease()), timing.lease());
+        assert_eq!(pause(timing.heartbeat, timing.lease()), timing.heartbeat);
     }
 }

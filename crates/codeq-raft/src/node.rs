@@ -2,21 +2,25 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use codeq_core::id::ShardId;
 use codeq_core::moment::Moment;
 use codeq_disk::SharedDisk;
-use codeq_engine::Options;
 use codeq_engine::clock::Clock;
 use codeq_engine::replica::Replica;
 use codeq_engine::request::Request as EngineRequest;
+use codeq_engine::{EngineError, Options};
 use openraft::raft::AppendEntriesResponse;
-use openraft::{EntryPayload, Raft, Snapshot};
+use openraft::{EntryPayload, LeaderId, Raft, Snapshot};
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
+use tokio::sync::watch;
 
 pub use crate::core::StartError;
 pub use crate::shared::Timing;
 
+use crate::applied::Applied;
 use crate::core::Core;
 use crate::fault::Fault;
 use crate::gates::Gates;
@@ -25,15 +29,20 @@ use crate::log_store::{LogStore, NewNode};
 use crate::machine::Machine;
 use crate::network::Network;
 use crate::runtime;
-use crate::shared::Shared;
+use crate::shared::{Reads, Shared};
 use crate::snapshot::{Rows, SnapshotRows};
 use crate::time::Time;
-use crate::transport::{Request, Response, Transport};
+use crate::transport::{Leader, Request, Response, Transport};
 use crate::types::{Entry, LogId, Types};
 
 /// Bytes of applied entries that stay in the log, for nodes that were away for a while: sending them is quicker than
 /// sending all rows.
 const LOG_KEEP_BYTES: u64 = 256 << 20;
+
+/// How long a node that is alone may take to lead: the time of some syncs, on a disk that is busy.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+/// How long a node that stops works on what was proposed.
+const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 
 /// What a node starts with.
 pub struct Setup {
@@ -49,7 +58,7 @@ pub struct Setup {
     pub transport: Arc<dyn Transport>,
     /// A random number, different at every start.
     pub incarnation: u64,
-    /// How patient it is.
+    /// Its timeouts.
     pub timing: Timing,
     /// A bug to plant.
     pub fault: Option<Fault>,
@@ -58,8 +67,8 @@ pub struct Setup {
 /// A node of a cluster. Dropping it does not stop it: use [`Node::shutdown`].
 #[derive(Clone)]
 pub struct Node {
-    shared: Arc<Shared>,
-    raft: Raft<Types>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) raft: Raft<Types>,
 }
 
 /// Creates the directory of a node, which makes a new cluster or joins one.
@@ -86,9 +95,13 @@ impl Node {
             time: Time::new(clock),
             transport,
             timing,
+            reads: Reads::default(),
             receiving: Mutex::default(),
+            confirming: AtomicUsize::new(0),
+            ready: watch::Sender::new(false),
             core,
         });
+        shared.note_members(&shared.core.rows.lock().membership);
         let config = timing.config().validate();
         let config = config.map_err(|error| StartError::Raft(error.to_string()))?;
         let network = Network(Arc::clone(&shared));
@@ -115,6 +128,16 @@ impl Node {
         self.shared.core.rows.lock().applied
     }
 
+    /// The last entry that the rows include. While an entry is being applied and answered, that is the one before it.
+    pub fn progress(&self) -> Arc<Applied> {
+        Arc::clone(&self.shared.core.applied)
+    }
+
+    /// Whether rows of another node are being installed. Openraft counts them already.
+    pub fn is_installing(&self) -> bool {
+        self.shared.receiving.lock().installing.strong_count() > 0
+    }
+
     /// The log of this node.
     pub fn log(&self) -> &LogStore {
         &self.shared.core.log
@@ -125,10 +148,9 @@ impl Node {
         self.shared.time.moment()
     }
 
-    /// Hands over a request. Its answer says if this node does not lead.
+    /// Passes a request to a shard. If this node does not lead, the answer says so.
     pub fn submit(&self, shard: ShardId, request: EngineRequest) {
-        self.shared.core.rows.lock().replica.push(shard, request);
-        self.shared.core.wake.notify_one();
+        self.shared.core.status.push(shard, request);
     }
 
     /// Whether this node leads, has applied what its log held, and knows the time.
@@ -136,7 +158,7 @@ impl Node {
         self.shared.time.moment().is_some() && self.shared.gates.may_lead()
     }
 
-    /// Checkpoints the rows and lets go of the log before the previous checkpoint. A node that needs what is gone gets
+    /// Checkpoints the rows and frees the log before the previous checkpoint. A node that needs what is gone gets
     /// the rows instead.
     pub async fn compact(&self) {
         self.shared.compact(&self.raft, u64::MAX).await;
@@ -149,9 +171,13 @@ impl Node {
             Request::Append { rpc, moment } => {
                 let bytes: usize = rpc.entries.iter().map(bytes_of).sum();
                 // Openraft stops for good when its log cannot be written: a full disk is noticed before.
-                if bytes > 0 && !shared.core.has_room(bytes as u64) {
-                    return Response::Failed("the disk is full".to_owned());
+                if bytes > 0
+                    && let Err(error) = shared.core.make_room(bytes as u64)
+                    && !shared.core.has(Fault::IgnoreFullDisk)
+                {
+                    return Response::Failed(error.to_string());
                 }
+                let LeaderId { term, node_id: node } = rpc.vote.leader_id;
                 let response = match self.raft.append_entries(rpc).await {
                     Ok(response) => response,
                     Err(error) => return Response::Failed(error.to_string()),
@@ -159,7 +185,7 @@ impl Node {
                 if !matches!(response, AppendEntriesResponse::HigherVote(_)) {
                     shared.gates.heard_leader();
                     if let Some(moment) = moment {
-                        shared.time.note(moment);
+                        shared.time.note(Leader { term, node }, moment);
                     }
                 }
                 Response::Append(response)
@@ -172,6 +198,7 @@ impl Node {
             Request::Time => {
                 Response::Time { noted: shared.time.noted(), wall: shared.time.wall() }
             }
+            Request::ReadIndex => self.answer_read_index().await,
             Request::SnapshotBegin { vote, meta } => {
                 shared.begin_receiving(vote, meta).unwrap_or_else(Response::Failed)
             }
@@ -200,6 +227,52 @@ impl Node {
         installed.map(Response::Installed).map_err(|error| error.to_string())
     }
 
+    /// Whether it is the only voter.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.shared.gates.is_alone()
+    }
+
+    /// Waits until this node leads. Nobody else can, so it need not wait for a lease to end first.
+    pub(crate) async fn lead_alone(&self) {
+        let mut ready = self.shared.ready.subscribe();
+        // It fails only if openraft has stopped, and then nothing becomes ready.
+        if self.raft.trigger().elect().await.is_ok() {
+            let _ = runtime::timeout(READY_WITHIN, ready.wait_for(|ready| *ready)).await;
+        }
+    }
+
+    /// The current moment: exact if this node leads, otherwise estimated from the leader's last message.
+    pub fn now(&self) -> Moment {
+        let shared = &self.shared;
+        let last = || shared.core.rows.lock().replica.now();
+        shared.time.moment().unwrap_or_else(|| shared.time.estimated(last()))
+    }
+
+    /// Stops the node because it must not go on. Nothing is acknowledged any more.
+    pub(crate) fn fail(&self, error: &EngineError) {
+        self.shared.core.status.fail(error);
+        self.shared.core.wake.notify_one();
+    }
+
+    /// Finishes what was proposed, answers what waits, makes a checkpoint and stops the node.
+    pub async fn close(&self) {
+        let core = &self.shared.core;
+        core.rows.lock().replica.drain();
+        let finished = async {
+            while !core.rows.lock().replica.is_idle()
+                || self.shared.confirming.load(Ordering::Acquire) > 0
+            {
+                core.wake.notify_one();
+                core.settled.notified().await;
+            }
+        };
+        let _ = runtime::timeout(CLOSE_WITHIN, finished).await;
+        // The log has everything: if this fails, the next start only takes longer.
+        let _ = core.checkpoint();
+        self.shutdown().await;
+        core.rows.lock().replica.stop(&EngineError::Closed);
+    }
+
     /// Stops the node. What it has acknowledged is durable already.
     pub async fn shutdown(&self) {
         // It fails only if openraft has stopped already.
@@ -222,7 +295,7 @@ fn bytes_of(entry: &Entry) -> usize {
     }
 }
 
-/// Asks the other voters again and again whether they are there, and opens or closes the gates.
+/// Pings the other voters from time to time, and opens or closes the gates.
 async fn ping(node: Arc<Shared>, raft: Raft<Types>) {
     let limit = node.timing.lease();
     loop {

@@ -1,7 +1,7 @@
 //! Tasks, timers, time and randomness for openraft and for this crate.
 //!
-//! On a thread on which a simulation was entered ([`enter`]), the simulation's [`Executor`] provides all of it; on any
-//! other thread, tokio does. So nothing else in this crate has to be generic over its runtime.
+//! On a thread that has entered a simulation ([`enter`]), the simulation's [`Executor`] provides them; on any other
+//! thread, tokio does. So nothing else in this crate has to be generic over its runtime.
 //!
 //! A simulated run must depend on its seed alone. tokio's `select!` without `biased` draws its own random numbers, and
 //! only a build with `--cfg tokio_unstable` can seed them. openraft has two of those: after `RPCError::Unreachable`, which
@@ -68,7 +68,7 @@ impl Drop for Entered {
 
 /// The executor of this thread.
 fn entered() -> Option<Arc<dyn Executor>> {
-    // During the destruction of the thread there is none.
+    // There is none while the thread's locals are being destroyed.
     ENTERED.try_with(|entered| entered.borrow().clone()).ok().flatten()
 }
 
@@ -237,7 +237,7 @@ impl<F: Future> Future for Timeout<F> {
     }
 }
 
-/// The time was up.
+/// The time limit has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the time was up")]
 pub struct Elapsed;
@@ -325,7 +325,7 @@ impl AsyncRuntime for Runtime {
     }
 
     fn is_panic(_: &JoinError) -> bool {
-        // The two cases look the same here, and openraft only names it in a message.
+        // A panic and a cancellation look the same here, and openraft uses the difference only in a message.
         true
     }
 

@@ -1,24 +1,26 @@
-//! What the tasks of a node share: its rows, its gates, its clock, and the way to the other nodes.
+//! What the tasks of a node share besides its rows and its log (`core`): gates, clock, timeouts and transport.
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use codeq_core::id::ShardId;
 use codeq_engine::install;
-use openraft::{Config, Raft, RaftMetrics, SnapshotMeta, SnapshotPolicy};
+use openraft::{Config, Raft, SnapshotMeta, SnapshotPolicy};
 use parking_lot::Mutex;
+use tokio::sync::{oneshot, watch};
 
 use crate::core::Core;
 use crate::gates::Gates;
 use crate::snapshot::Receiving;
 use crate::time::Time;
 use crate::transport::{Response, Transport};
-use crate::types::{Member, NodeId, Types, Vote};
+use crate::types::{Member, NodeId, StoredMembership, Types, Vote};
 
-/// How patient nodes are with each other.
+/// The timeouts of nodes with each other.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// How often a leader shows that it is there.
+    /// Interval between a leader's heartbeats.
     pub heartbeat: Duration,
     /// A follower stands for election after a random time in this range, after the lease of the last leader.
     pub election: (Duration, Duration),
@@ -37,7 +39,7 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// How long a leader counts as alive after it was last heard of.
+    /// How long a leader counts as alive after its last message.
     pub(crate) fn lease(&self) -> Duration {
         self.election.1
     }
@@ -68,8 +70,13 @@ pub(crate) struct Shared {
     pub time: Time,
     pub transport: Arc<dyn Transport>,
     pub timing: Timing,
+    pub reads: Reads,
     /// Rows that are arriving from a leader; one transfer at a time.
     pub receiving: Mutex<Transfers>,
+    /// Answers that wait for a majority to confirm that this node leads.
+    pub confirming: AtomicUsize,
+    /// Whether this node leads, has applied what its log held, and knows the time.
+    pub ready: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -80,14 +87,28 @@ pub(crate) struct Transfers {
     pub current: Option<(Receiving, Vote, SnapshotMeta<NodeId, Member>)>,
 }
 
+/// The reads of a node that wait for a read index. One round is on its way at a time, and all reads that arrive
+/// meanwhile share the next one: a round counts only for reads that began before it did.
+#[derive(Default)]
+pub(crate) struct Reads(pub Mutex<Rounds>);
+
+#[derive(Default)]
+pub(crate) struct Rounds {
+    pub running: bool,
+    pub waiting: Vec<oneshot::Sender<Option<u64>>>,
+}
+
 impl Shared {
-    /// Takes note of who may vote.
-    pub fn note_members(&self, metrics: &RaftMetrics<NodeId, Member>) {
-        let joint = metrics.membership_config.membership().get_joint_config();
-        self.gates.set_voters(joint.iter().map(|set| set.iter().copied().collect()).collect());
+    /// Records who may vote.
+    pub fn note_members(&self, members: &StoredMembership) {
+        let joint = members.membership().get_joint_config();
+        // Openraft says nothing until it has started.
+        if !joint.is_empty() {
+            self.gates.set_voters(joint.iter().map(|set| set.iter().copied().collect()).collect());
+        }
     }
 
-    /// Checkpoints the rows and lets go of the log up to `index`, but not of what comes after the previous checkpoint.
+    /// Checkpoints the rows and frees the log up to `index`, except for what follows the previous checkpoint.
     pub async fn compact(&self, raft: &Raft<Types>, index: u64) {
         let upto = self.core.rows.lock().previous.min(index);
         // Both fail only if openraft has stopped.
@@ -105,7 +126,7 @@ impl Shared {
         if transfers.installing.strong_count() > 0 {
             return Err("other rows are being installed".to_owned());
         }
-        // A leader that begins again has given up the transfer before.
+        // A leader that begins again has given up its previous transfer.
         transfers.current = None;
         let core = &self.core;
         let begun = install::begin(&core.disk, &core.dir, core.manifest, &core.options.store);

@@ -1,4 +1,4 @@
-//! The rows of all shards on their way from one node to another.
+//! Snapshots: the rows of all shards, sent from one node to another.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use bytes::Bytes;
 use codeq_core::id::ShardId;
 use codeq_store::{Export, Import, StoreError};
 
-/// What openraft calls the data of a snapshot: handles on rows, never the rows themselves.
+/// openraft's snapshot data. It holds handles on rows, never the rows themselves.
 #[derive(Default)]
 pub struct SnapshotRows {
     pub(crate) rows: Rows,
-    /// Openraft drops it when the rows are installed or no longer needed, which may be long after the sender has given
-    /// up. Until then no others may take their place on the disk.
+    /// openraft drops it when the rows are installed or no longer needed, which may be long after the sender has given
+    /// up. Until then no other snapshot may overwrite them on disk.
     pub(crate) _installing: Option<Arc<()>>,
 }
 

@@ -1,8 +1,8 @@
 //! `raft/state`: what a node must not forget besides its log.
 //!
-//! The file has two slots of 16 KiB. Every change writes the first slot, syncs, writes the second, and syncs again,
-//! before it counts as done. So from then on both say the same, and damage to either does no harm: the other one holds
-//! everything that was ever acted upon. A slot that a crash has torn is told by its checksum.
+//! The file has two slots of 16 KiB. Every change writes the first slot, syncs, writes the second, and syncs again before
+//! it counts as done. From then on both are equal, so damage to either does no harm: the other holds everything that was
+//! ever acted upon. A torn slot has a wrong checksum.
 //!
 //! | Offset | Bytes | Field |
 //! |---|---|---|
@@ -164,7 +164,7 @@ impl StateFile {
         StateFile::open(disk, dir)?.ok_or(StateError::Damaged { file: path })
     }
 
-    /// Opens the file of a data directory, and repairs a slot that a crash has torn; `None` if there is none.
+    /// Opens the file of a data directory and repairs a torn slot; `None` if there is no file.
     pub fn open(disk: &dyn Disk, dir: &Path) -> Result<Option<StateFile>, StateError> {
         if !StateFile::exists(disk, dir)? {
             return Ok(None);
@@ -196,7 +196,7 @@ impl StateFile {
         &self.state
     }
 
-    /// Changes the state, durably. Does nothing if that is what it says already.
+    /// Changes the state, durably. Does nothing if the state stays the same.
     pub fn update(&mut self, change: impl FnOnce(&mut State)) -> Result<(), StateError> {
         if let Some(reason) = &self.stopped {
             return Err(StateError::Stopped { reason: reason.clone() });

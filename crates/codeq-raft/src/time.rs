@@ -1,8 +1,14 @@
-//! Whose clock counts: engine time over a change of leaders.
+//! Engine time across changes of leaders.
 //!
-//! A leader stamps entries with its engine time and sends it along with every append. Each node notes it together with
-//! its own monotonic clock. A new leader asks a majority what they noted and continues from there: never backwards,
-//! never early, late by milliseconds. Wall clocks count only if nobody of a majority has noted anything.
+//! A leader stamps entries with its engine time and sends it along with every append. Each node notes whose time it is,
+//! together with its own monotonic clock. A new leader asks a majority what they noted and continues from there: never
+//! backwards, never early, late by milliseconds.
+//!
+//! A note counts only if nothing was stamped since then by a later leader, or by the same one at a later moment: that
+//! leader's time may have been behind, and what it stamped must not end early either. For the same reason a leader that
+//! was deposed without noticing it knows nothing of the time. If no note counts, because those who had it restarted, time
+//! continues from the last entry, as it does on a single machine that was rebooted: deadlines are late, but never early.
+//! Wall clocks count only in a new cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +18,7 @@ use codeq_core::moment::Moment;
 use codeq_engine::clock::{Clock, EngineClock, Reading};
 use parking_lot::Mutex;
 
-use crate::transport::TimeNote;
+use crate::transport::{Leader, TimeNote};
 
 /// A clock may run faster than the leader's: elapsed time counts for this many thousandths of itself.
 const ELAPSED_PER_MILLE: u64 = 998;
@@ -25,10 +31,34 @@ pub(crate) struct Time {
 
 #[derive(Default)]
 struct State {
-    /// A leader's engine time, and this node's monotonic clock when it was noted.
-    noted: Option<(Millis, Duration)>,
+    noted: Option<Note>,
     /// The clock that stamps entries, while this node leads.
-    leading: Option<EngineClock>,
+    leading: Option<(Leader, EngineClock)>,
+}
+
+/// A leader's engine time, and this node's monotonic clock when it was noted.
+#[derive(Clone, Copy)]
+struct Note {
+    leader: Leader,
+    moment: Millis,
+    at: Duration,
+}
+
+impl State {
+    /// Messages can overtake each other: an older time changes nothing.
+    fn note(&mut self, note: Note) {
+        let order = |note: &Note| (note.leader, note.moment);
+        if self.noted.as_ref().is_none_or(|noted| order(noted) <= order(&note)) {
+            self.noted = Some(note);
+        }
+    }
+}
+
+/// Who stamped the last entry, and with what.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    pub leader: Leader,
+    pub moment: Millis,
 }
 
 impl Time {
@@ -36,25 +66,28 @@ impl Time {
         Time { clock, state: Mutex::default() }
     }
 
-    /// Notes the time of a leader whose message was accepted. Messages can overtake each other: an older time changes
-    /// nothing.
-    pub fn note(&self, moment: Millis) {
-        let now = self.clock.monotonic();
-        let mut state = self.state.lock();
-        if state.noted.is_none_or(|(noted, _)| noted <= moment) {
-            state.noted = Some((moment, now));
-        }
+    /// Notes the time of a leader whose message was accepted.
+    pub fn note(&self, leader: Leader, moment: Millis) {
+        let at = self.clock.monotonic();
+        self.state.lock().note(Note { leader, moment, at });
     }
 
     /// What this node has noted, for a new leader.
     pub fn noted(&self) -> Option<TimeNote> {
+        let now = self.clock.monotonic();
         let state = self.state.lock();
-        let (moment, at) = match &state.leading {
-            Some(clock) => (clock.moment().now, self.clock.monotonic()),
+        let Note { leader, moment, at } = match &state.leading {
+            Some((leader, clock)) => Note { leader: *leader, moment: clock.moment().now, at: now },
             None => state.noted?,
         };
-        let elapsed = self.clock.monotonic().saturating_sub(at).as_millis() as Millis;
-        Some(TimeNote { moment, elapsed })
+        let elapsed = now.saturating_sub(at).as_millis() as Millis;
+        Some(TimeNote { leader, moment, elapsed })
+    }
+
+    /// The moment as far as this node can tell without leading; engine time is at least `last`.
+    pub fn estimated(&self, last: Millis) -> Moment {
+        let now = self.noted().as_ref().map_or(0, by_now).max(last);
+        Moment { now, wall: self.clock.wall() }
     }
 
     /// The wall clock of this node.
@@ -62,45 +95,64 @@ impl Time {
         self.clock.wall()
     }
 
-    /// Starts to stamp entries: from the latest of the notes, or from a wall clock of so many voters that is not ahead;
-    /// never before `last`, the time of the last entry.
-    pub fn lead(&self, notes: &[TimeNote], walls: &mut [Millis], voters: usize, last: Millis) {
-        let engine = estimate(notes).unwrap_or_else(|| cautious(walls, voters)).max(last);
+    /// Starts stamping entries, from this engine time on.
+    pub fn lead(&self, leader: Leader, engine: Millis) {
         let reading = Reading {
             boot: self.clock.boot().unwrap_or(0),
             monotonic: self.clock.monotonic().as_micros() as u64,
             engine: engine.saturating_mul(1_000),
         };
-        let clock = EngineClock::start(Arc::clone(&self.clock), last, Some(reading));
-        self.state.lock().leading = Some(clock);
+        let clock = EngineClock::start(Arc::clone(&self.clock), engine, Some(reading));
+        self.state.lock().leading = Some((leader, clock));
     }
 
-    /// Stops to stamp entries. What the clock showed is noted.
+    /// Stops stamping entries, and notes what the clock showed.
     pub fn follow(&self) {
+        let at = self.clock.monotonic();
         let mut state = self.state.lock();
-        if let Some(clock) = state.leading.take() {
-            let now = clock.moment().now;
-            if state.noted.is_none_or(|(noted, _)| noted <= now) {
-                state.noted = Some((now, self.clock.monotonic()));
-            }
+        if let Some((leader, clock)) = state.leading.take() {
+            let moment = clock.moment().now;
+            state.note(Note { leader, moment, at });
         }
     }
 
     /// The moment to stamp an entry with; `None` if this node does not lead.
     pub fn moment(&self) -> Option<Moment> {
-        self.state.lock().leading.as_ref().map(EngineClock::moment)
+        self.state.lock().leading.as_ref().map(|(_, clock)| clock.moment())
     }
 }
 
-/// What the latest note has become by now. The latest, not the highest estimate: a node that was cut off for an hour has
-/// an old note, and its clock has drifted since.
-fn estimate(notes: &[TimeNote]) -> Option<Millis> {
-    let latest = notes.iter().max_by_key(|note| note.moment)?;
-    Some(latest.moment.saturating_add(latest.elapsed.saturating_mul(ELAPSED_PER_MILLE) / 1_000))
+/// The engine time with which a leader starts, from the notes and wall clocks of a majority of `voters` nodes.
+pub(crate) fn start(
+    notes: &[TimeNote],
+    walls: &mut [Millis],
+    voters: usize,
+    last: Stamp,
+) -> Millis {
+    match estimate(notes, last) {
+        Some(estimate) => estimate.max(last.moment),
+        // Nothing has a deadline yet that could come early.
+        None if last.moment == 0 => cautious(walls, voters),
+        None => last.moment,
+    }
 }
 
-/// A wall clock that is not ahead, if only a minority of all voters' clocks are: those that are could all be among the ones
-/// that answered. It may be behind; deadlines are then late.
+/// The current engine time according to the latest note, if that counts. Not the highest estimate: a node that was cut
+/// off for an hour has an old note, and its clock has drifted since.
+pub(crate) fn estimate(notes: &[TimeNote], last: Stamp) -> Option<Millis> {
+    let order = |note: &TimeNote| (note.leader, note.moment);
+    let latest = notes.iter().max_by_key(|note| order(note))?;
+    let counts = order(latest) >= (last.leader, last.moment);
+    counts.then(|| by_now(latest))
+}
+
+/// The current engine time according to a note.
+pub(crate) fn by_now(note: &TimeNote) -> Millis {
+    note.moment.saturating_add(note.elapsed.saturating_mul(ELAPSED_PER_MILLE) / 1_000)
+}
+
+/// A reading that is not ahead of the true time, as long as only a minority of all voters have clocks that are: it skips
+/// as many of the highest readings as a minority has nodes. It may be behind; deadlines are then late.
 fn cautious(walls: &mut [Millis], voters: usize) -> Millis {
     walls.sort_unstable();
     let wrong = voters.saturating_sub(1) / 2;
@@ -111,13 +163,65 @@ fn cautious(walls: &mut [Millis], voters: usize) -> Millis {
 mod tests {
     use super::*;
 
+    const OLD: Leader = Leader { term: 2, node: 9 };
+    const NEW: Leader = Leader { term: 3, node: 1 };
+
+    fn note(leader: Leader, moment: Millis, elapsed: Millis) -> TimeNote {
+        TimeNote { leader, moment, elapsed }
+    }
+
     #[test]
     fn the_latest_note_counts_not_the_highest_estimate() {
-        let cut_off = TimeNote { moment: 1_000, elapsed: 3_700_000 };
-        let current = TimeNote { moment: 3_600_000, elapsed: 1_000 };
-        assert_eq!(estimate(&[cut_off, current]), Some(3_600_998));
-        assert_eq!(estimate(&[current, cut_off]), Some(3_600_998));
-        assert_eq!(estimate(&[]), None);
+        let (cut_off, current) = (note(OLD, 1_000, 3_700_000), note(OLD, 3_600_000, 1_000));
+        let last = Stamp { leader: OLD, moment: 900 };
+        assert_eq!(estimate(&[cut_off, current], last), Some(3_600_998));
+        assert_eq!(estimate(&[current, cut_off], last), Some(3_600_998));
+        assert_eq!(estimate(&[], last), None);
+    }
+
+    /// A leader was suspended; the next one started with an older time. The first one's clock has gone on meanwhile.
+    #[test]
+    fn the_clock_of_a_deposed_leader_does_not_count() {
+        let (deposed, follower) = (note(OLD, 17_834, 2_000), note(NEW, 9_700, 1_000));
+        let last = Stamp { leader: NEW, moment: 9_600 };
+        assert_eq!(estimate(&[deposed, follower], last), Some(10_698));
+        assert_eq!(estimate(&[deposed], last), None, "the new leader's followers restarted");
+        let nothing_since = Stamp { leader: OLD, moment: 9_600 };
+        assert_eq!(estimate(&[deposed], nothing_since), Some(19_830));
+    }
+
+    /// A node that was cut off has a note from before the last entry, and everybody else has restarted.
+    #[test]
+    fn a_note_older_than_the_last_entry_does_not_count() {
+        let last = Stamp { leader: OLD, moment: 5_000 };
+        assert_eq!(estimate(&[note(OLD, 4_999, 600_000)], last), None);
+        assert_eq!(estimate(&[note(OLD, 5_000, 500)], last), Some(5_499));
+        assert_eq!(estimate(&[note(NEW, 4_000, 500)], last), Some(4_499), "it stamped nothing");
+    }
+
+    /// The wall clocks may be right, but the last leader's engine time was behind them.
+    #[test]
+    fn wall_clocks_count_only_in_a_new_cluster() {
+        let walls = &mut [16_259, 16_263];
+        assert_eq!(start(&[], walls, 3, Stamp::default()), 16_259);
+        let last = Stamp { leader: OLD, moment: 15_008 };
+        assert_eq!(start(&[], walls, 3, last), 15_008);
+        assert_eq!(start(&[note(OLD, 15_100, 100)], walls, 3, last), 15_199);
+        assert_eq!(start(&[note(NEW, 14_000, 100)], walls, 3, last), 15_008, "never backwards");
+    }
+
+    #[test]
+    fn a_node_keeps_the_note_of_the_latest_leader() {
+        let time = Time::new(codeq_engine::clock::SystemClock::new());
+        time.note(NEW, 5_000);
+        time.note(OLD, 9_000);
+        time.note(NEW, 4_000);
+        let noted = time.noted().map(|note| (note.leader, note.moment));
+        assert_eq!(noted, Some((NEW, 5_000)));
+        time.lead(OLD, 8_000);
+        assert_eq!(time.noted().map(|note| note.leader), Some(OLD));
+        time.follow();
+        assert_eq!(time.noted().map(|note| (note.leader, note.moment)), Some((NEW, 5_000)));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What nodes say to each other. A [`Transport`] carries it; this crate has none of its own yet, the simulator has one.
+//! The messages between nodes. A [`Transport`] carries them; so far only the simulator has one.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -26,15 +26,17 @@ pub enum Request {
     },
     /// A candidate asks for a vote.
     Vote(VoteRequest<NodeId>),
-    /// Are you there, and have you heard of a leader lately?
+    /// Asks whether the node is up, and when it last heard from a leader.
     Ping,
-    /// A new leader asks what time it is.
+    /// Asks what the node has noted of the time; sent by a new leader.
     Time,
+    /// Asks up to which entry everything is committed. Only a leader that a majority confirms may say.
+    ReadIndex,
     /// A leader wants to send the rows of all shards.
     SnapshotBegin {
         /// The leader.
         vote: Vote,
-        /// What the rows are of.
+        /// Which entries and members the rows include.
         meta: SnapshotMeta<NodeId, Member>,
     },
     /// Some of the rows.
@@ -72,6 +74,8 @@ pub enum Response {
         /// Its wall clock.
         wall: Millis,
     },
+    /// To [`Request::ReadIndex`]: the index of that entry, or of a later one.
+    ReadIndex(u64),
     /// To [`Request::SnapshotBegin`]: the number of the transfer.
     Transfer(u64),
     /// To [`Request::SnapshotChunk`].
@@ -82,16 +86,27 @@ pub enum Response {
     Failed(String),
 }
 
-/// A leader's engine time that a node has noted, and what it has become since by the node's own clock.
+/// A leader, as votes name it; of two leaders, the greater one was elected later.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Leader {
+    /// Its term.
+    pub term: u64,
+    /// The node.
+    pub node: NodeId,
+}
+
+/// A leader's engine time that a node has noted, and how long ago by the node's own clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeNote {
+    /// Whose time it is.
+    pub leader: Leader,
     /// The engine time of the leader when it sent the message.
     pub moment: Millis,
     /// Milliseconds since then, by the clock of the node that noted it.
     pub elapsed: Millis,
 }
 
-/// A message was lost, or its answer was, or nobody is there. The other node may have received it.
+/// A message or its answer was lost, or the other node is down. It may have received the message all the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the node cannot be reached")]
 pub struct Unreachable;

@@ -38,10 +38,10 @@ pub type Vote = openraft::Vote<NodeId>;
 pub type Entry = openraft::Entry<Types>;
 /// The members of the cluster as of some entry.
 pub type StoredMembership = openraft::StoredMembership<NodeId, Member>;
-/// An error of the log or the stores, as openraft has it.
+/// An error of the log or the stores, in openraft's type.
 pub type StorageError = openraft::StorageError<NodeId>;
 
-/// What a leader proposes: the commands of all shards that gathered meanwhile, in one entry.
+/// What a leader proposes in one entry: the commands that all shards have gathered since the last one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proposal {
     /// Who proposed it.

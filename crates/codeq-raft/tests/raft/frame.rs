@@ -53,7 +53,7 @@ fn text(entry: &Entry) -> String {
 }
 
 #[test]
-fn entries_come_back_as_they_were() {
+fn entries_survive_encoding() {
     for entry in entries() {
         let bytes = Bytes::from(encode_entry(&entry).unwrap());
         let in_log = codeq_log::frame_len(&[(0, &bytes)]) as usize;
@@ -84,7 +84,7 @@ fn entries_come_back_as_they_were() {
 }
 
 #[test]
-fn memberships_come_back_as_they_were() {
+fn memberships_survive_encoding() {
     for at in [None, Some(log_id(3, 4, 5))] {
         for membership in [Membership::default(), members(&[&[1, 2], &[2, 7]], &[8], 20)] {
             let stored = StoredMembership::new(at, membership);
@@ -97,7 +97,7 @@ fn memberships_come_back_as_they_were() {
 }
 
 #[test]
-fn the_bytes_never_change() {
+fn the_encoding_never_changes() {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let head = |kind: &str| {
         format!("01{kind}0000{}{}{}", "0500000000000000", "0600000000000000", "0700000000000000")
@@ -121,7 +121,7 @@ fn the_bytes_never_change() {
 }
 
 #[test]
-fn only_what_is_written_is_accepted() {
+fn decoders_accept_only_what_encoders_write() {
     let mut seeds: Vec<Vec<u8>> =
         entries().iter().map(|entry| encode_entry(entry).unwrap()).collect();
     seeds.push(encode_mark(Kind::Jump, log_id(1, 2, 3)));
@@ -189,7 +189,7 @@ fn newer_versions_and_unknown_kinds_are_told_apart() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_when_it_is_written() {
+fn oversized_entries_are_not_encoded() {
     let ids: Vec<u64> = (0..=MEMBERS_MAX as u64).collect();
     let encode = |membership| encode_membership(&StoredMembership::new(None, membership));
     assert!(encode(members(&[&ids[1..]], &[], 2)).is_ok());

@@ -281,7 +281,7 @@ fn entries_leave_the_disk_only_as_far_as_the_owner_allows() {
 }
 
 #[test]
-fn nothing_is_appended_behind_a_snapshot_that_is_not_durable() {
+fn nothing_is_appended_after_a_snapshot_that_is_not_durable() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = create(dir.path(), first(0));
     append(&store, (2..=9).map(|index| entry(2, index, 10))).unwrap();
@@ -315,7 +315,7 @@ fn nothing_is_appended_behind_a_snapshot_that_is_not_durable() {
 }
 
 #[test]
-fn a_snapshot_keeps_later_entries_only_behind_its_own() {
+fn a_snapshot_keeps_later_entries_only_if_its_own_entry_matches() {
     for (snapshot, left) in [(log_id(2, NODE, 6), vec![7, 8, 9]), (log_id(3, 8, 6), vec![])] {
         for purges in [false, true] {
             let dir = tempfile::tempdir().unwrap();

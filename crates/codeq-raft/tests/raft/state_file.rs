@@ -29,7 +29,7 @@ fn open(dir: &Path) -> Result<State, StateError> {
 }
 
 #[test]
-fn it_says_what_was_written_last() {
+fn the_last_write_is_read_back() {
     let dir = tempfile::tempdir().unwrap();
     assert!(StateFile::open(&RealDisk, dir.path()).unwrap().is_none());
     let empty =
@@ -47,7 +47,7 @@ fn it_says_what_was_written_last() {
 }
 
 #[test]
-fn damage_to_either_half_does_no_harm_and_to_both_is_refused() {
+fn one_damaged_slot_does_no_harm_and_two_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let mut file = StateFile::create(&RealDisk, dir.path(), state(1)).unwrap();
     file.update(|it| *it = state(2)).unwrap();
@@ -83,7 +83,7 @@ fn damage_to_either_half_does_no_harm_and_to_both_is_refused() {
 }
 
 #[test]
-fn a_newer_version_is_told_from_damage() {
+fn a_newer_version_is_not_reported_as_damage() {
     let dir = tempfile::tempdir().unwrap();
     drop(StateFile::create(&RealDisk, dir.path(), state(1)).unwrap());
     let path = path(dir.path());

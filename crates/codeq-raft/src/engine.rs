@@ -1,0 +1,124 @@
+//! A member of a cluster as an engine: the same calls, reads and effects as on a single node.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::{Builder, JoinHandle};
+
+use codeq_core::moment::Moment;
+use codeq_engine::driver::{CatchingUp, Driver};
+use codeq_engine::lock::{DirLock, lock};
+use codeq_engine::{Durability, Engine, EngineError};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::node::{Node, Setup, StartError};
+
+/// Threads of the runtime that openraft and everything around it run on. It is a runtime of its own, so that whatever
+/// else the process does delays no heartbeat.
+const RUNTIME_THREADS: usize = 2;
+
+/// The driver of an engine that is a member of a cluster.
+struct Member {
+    node: Node,
+    runtime: Handle,
+    running: Mutex<Option<Running>>,
+    /// Held until the engine is dropped, so that no other process opens the directory.
+    _lock: DirLock,
+}
+
+struct Running {
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+/// Starts a member of a cluster from its directory. If it is the only one, it leads when this returns.
+pub fn open(setup: Setup) -> Result<Engine, StartError> {
+    if setup.options.durability != Durability::Fsync {
+        // A node that forgets what it has acknowledged breaks the promises of the others.
+        return Err(StartError::Raft("a cluster needs the durability fsync".to_owned()));
+    }
+    let lock = lock(&setup.dir)?;
+    let (disk, options) = (Arc::clone(&setup.disk), setup.options.clone());
+    let seed = setup.incarnation;
+    let (started, start) = mpsc::channel();
+    let (stop, stopped) = oneshot::channel();
+    let spawned = Builder::new().name("codeq-raft".into()).spawn(move || {
+        run(setup, &started, stopped);
+    });
+    let no_thread =
+        |error: std::io::Error| StartError::Raft(format!("cannot start a thread: {error}"));
+    let thread = spawned.map_err(no_thread)?;
+    let ended = || StartError::Raft("the node ended while it started".to_owned());
+    let (node, runtime) = start.recv().map_err(|_| ended())??;
+    let damaged = {
+        let node = node.clone();
+        move |error: &EngineError| node.fail(error)
+    };
+    let running = Mutex::new(Some(Running { stop, thread }));
+    let member = Member { node: node.clone(), runtime, running, _lock: lock };
+    let engine = node.replica().engine(Box::new(member), (disk, options, seed), damaged);
+    engine.map_err(no_thread)
+}
+
+/// The thread of a member. It owns the runtime on which everything else of the member runs.
+fn run(
+    setup: Setup,
+    started: &mpsc::Sender<Result<(Node, Handle), StartError>>,
+    stopped: oneshot::Receiver<()>,
+) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(RUNTIME_THREADS)
+        .thread_name("codeq-raft")
+        .enable_time()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            // If this is not received, here and below, the caller is gone.
+            let _ = started.send(Err(StartError::Raft(format!("cannot start threads: {error}"))));
+            return;
+        }
+    };
+    runtime.block_on(async {
+        let node = match Node::start(setup).await {
+            Ok(node) => node,
+            Err(error) => {
+                let _ = started.send(Err(error));
+                return;
+            }
+        };
+        if node.is_alone() {
+            node.lead_alone().await;
+        }
+        let _ = started.send(Ok((node.clone(), Handle::current())));
+        // The other end is dropped with the engine, which is as good as a signal.
+        let _ = stopped.await;
+        node.close().await;
+    });
+}
+
+impl Driver for Member {
+    fn now(&self) -> Moment {
+        self.node.now()
+    }
+
+    fn catch_up(&self) -> Option<CatchingUp<'_>> {
+        if self.node.is_alone() {
+            // Nobody else acknowledges anything, and what this node has acknowledged is in its rows.
+            return None;
+        }
+        let node = self.node.clone();
+        // On the node's own runtime: other reads may share this round, and the caller's runtime may end before it does.
+        let reading = self.runtime.spawn(async move { node.read_index().await });
+        Some(Box::pin(async { reading.await.unwrap_or(Err(EngineError::Closed)).map(drop) }))
+    }
+
+    fn shutdown(&self) {
+        if let Some(Running { stop, thread }) = self.running.lock().take() {
+            // If nobody receives this, the thread has already ended.
+            let _ = stop.send(());
+            let _ = thread.join();
+        }
+    }
+}
