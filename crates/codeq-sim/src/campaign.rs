@@ -4,21 +4,29 @@ use crate::simulator::{Options, Report, run};
 
 /// Which seeds to run, and how.
 #[derive(Debug, Clone)]
-pub struct Campaign {
+pub struct Campaign<O = Options> {
     /// The first seed.
     pub first: u64,
     /// How many seeds.
     pub seeds: u64,
     /// Options of every run.
-    pub options: Options,
+    pub options: O,
     /// Stop at the first run with a violation.
     pub stop_at_failure: bool,
 }
 
-impl Default for Campaign {
-    fn default() -> Campaign {
-        Campaign { first: 1, seeds: 500, options: Options::default(), stop_at_failure: true }
+impl<O: Default> Default for Campaign<O> {
+    fn default() -> Campaign<O> {
+        Campaign { first: 1, seeds: 500, options: O::default(), stop_at_failure: true }
     }
+}
+
+/// Totals of runs.
+pub(crate) trait Totals: Default {
+    type Report;
+
+    /// Adds a run. Returns whether it failed.
+    fn add(&mut self, report: &Self::Report) -> bool;
 }
 
 /// Totals of a campaign.
@@ -42,9 +50,10 @@ pub struct Summary {
     pub failures: Vec<Report>,
 }
 
-impl Summary {
-    /// Adds a run.
-    fn add(&mut self, report: &Report) {
+impl Totals for Summary {
+    type Report = Report;
+
+    fn add(&mut self, report: &Report) -> bool {
         self.runs += 1;
         self.ops += report.ops;
         self.acked += report.acked;
@@ -52,22 +61,31 @@ impl Summary {
         self.crashes += report.crashes;
         self.checkpoints += report.checkpoints;
         self.simulated += report.simulated;
-        if !report.violations.is_empty() {
-            self.failures.push(report.clone());
-        }
+        let failed = !report.violations.is_empty();
+        self.failures.extend(failed.then(|| report.clone()));
+        failed
     }
 }
 
 /// Runs the seeds. Calls `progress` after every run, with the totals so far.
-pub fn run_campaign(campaign: &Campaign, mut progress: impl FnMut(&Report, &Summary)) -> Summary {
-    let mut summary = Summary::default();
+pub fn run_campaign(campaign: &Campaign, progress: impl FnMut(&Report, &Summary)) -> Summary {
+    run_seeds(campaign, run, progress)
+}
+
+/// Runs the seeds of any simulator.
+pub(crate) fn run_seeds<O, T: Totals>(
+    campaign: &Campaign<O>,
+    run: impl Fn(u64, &O) -> T::Report,
+    mut progress: impl FnMut(&T::Report, &T),
+) -> T {
+    let mut totals = T::default();
     for seed in campaign.first..campaign.first.saturating_add(campaign.seeds) {
         let report = run(seed, &campaign.options);
-        summary.add(&report);
-        progress(&report, &summary);
-        if campaign.stop_at_failure && !summary.failures.is_empty() {
+        let failed = totals.add(&report);
+        progress(&report, &totals);
+        if campaign.stop_at_failure && failed {
             break;
         }
     }
-    summary
+    totals
 }

@@ -1,15 +1,15 @@
 //! The seeded simulator, and a checker for every guarantee.
 //!
-//! [`simulator::run`] plays one seed: clients whose behaviour the seed decides, the engine's own parts without their
-//! threads, virtual time, and a disk that loses, tears, fails and fills up. The [`invariants`] check the rows and
-//! what the clients were told. Each is one file, and none of them needs the simulator, so that `fsck` and the crash
-//! tests of the real program use them as well, over rows and over a [`ledger`].
+//! [`simulator::run`] runs one seed: clients whose behaviour the seed decides, the engine's own parts without their
+//! threads, virtual time, and a disk that loses and tears writes, fails and fills up. The [`invariants`] check the rows
+//! and what the clients were told. Each is one file, and none of them needs the simulator, so that `fsck` and the crash
+//! tests of the real program use them as well, on rows and on a [`ledger`].
 //!
 //! Nothing here reads a clock, starts a thread or depends on hash order: a seed determines a run, and one command
-//! repeats a failing one. Planted bugs ([`sabotage`]) test that the checkers notice something.
+//! repeats a failing one. Planted bugs ([`sabotage`]) test that the checkers notice them.
 //!
-//! Reading order: `simulator` (one run), `mishap` and `ending` (its other two parts), `server` (the engine, driven
-//! step by step), `model` (the reference), `plan` and `workload` (what a seed stands for).
+//! Reading order: `simulator` (one run), `mishap` (its faults), `ending` (how it ends), `server` (the engine, driven step
+//! by step), `model` (the reference), `plan` and `workload` (what a seed stands for). `cluster` simulates whole clusters.
 
 pub mod campaign;
 pub mod cluster;

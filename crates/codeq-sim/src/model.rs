@@ -91,12 +91,7 @@ impl Model {
 
     /// Compares the shards with the reference. They must have applied exactly what is certain.
     pub fn compare(&self, what: &str, shards: &[Shard]) -> Result<Vec<Violation>, KvError> {
-        let mut found = Vec::new();
-        for (shard, (state, store)) in shards.iter().zip(&self.shards) {
-            let data = shard.data().read();
-            let what = format!("{what}, shard {}", shard.number);
-            found.extend(replicas_equal::check(&what, (&data.state, &data.store), (state, store))?);
-        }
-        Ok(found)
+        let references = self.shards.iter().map(|(state, store)| (state, store));
+        replicas_equal::check_shards(what, shards.iter(), references)
     }
 }

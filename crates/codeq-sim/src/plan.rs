@@ -155,6 +155,28 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The options of an engine.
+    pub fn engine_options(&self) -> codeq_engine::Options {
+        codeq_engine::Options {
+            shards: Some(self.shards),
+            durability: self.durability,
+            settings: self.settings.clone(),
+            segment_bytes: self.segment_bytes,
+            memtable_bytes: self.memtable_bytes,
+            checkpoint_log_bytes: u64::MAX,
+            verify_bytes_max: codeq_engine::options::VERIFY_BYTES_MAX,
+            scrub_every: codeq_engine::options::SCRUB_EVERY,
+            store: codeq_store::Options {
+                owner: None,
+                cache_bytes: 1 << 20,
+                sync_every: 64 << 10,
+                rewrite_slack: 256 << 10,
+                rewrite_step: 64 << 10,
+            },
+            observer: codeq_engine::SharedObserver::default(),
+        }
+    }
+
     /// The plan of a seed.
     pub fn of(seed: u64) -> Plan {
         let mut rng = Rng::new(seed).fork("plan");

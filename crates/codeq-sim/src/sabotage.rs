@@ -141,8 +141,8 @@ impl Saboteur {
         self.bug == Some(bug)
     }
 
-    /// Whether answers leave out the fences: bugs in the order claim tasks secretly, and the fences would reveal that
-    /// before the order does.
+    /// Whether answers leave out the fences: the bugs in the order of tasks claim some without the clients' knowledge, and
+    /// the fences would reveal that before the order does.
     pub fn hides_fences(&self) -> bool {
         self.without_fences
             || self.is(Sabotage::OrderBeforeCommit)
@@ -456,7 +456,7 @@ fn ghost_release(tenant: &Arc<str>, id: TaskId) -> Request {
     Request::detached(Command::Abandon(Abandon { tenant, id, worker, penalty: false, fence: None }))
 }
 
-/// The ghost's requests before and after a client's request.
+/// Requests that the bug adds before and after a client's request, as a worker that no client knows.
 type Around = (Option<Request>, Option<Request>);
 
 /// Moves the first task of the queue behind the one being enqueued.

@@ -1,6 +1,6 @@
-//! One run: the seed decides everything, and always the same.
+//! One run. The seed determines everything, so a run can be repeated.
 //!
-//! A run has two phases. First the clients work while things go wrong; again and again, and after every restart, the
+//! A run has two phases. First the clients work while things go wrong; every few steps and after every restart, the
 //! rows are checked against the invariants and the [`Model`]. Then the faults stop: the clients' history is checked,
 //! and every remaining task must be claimable and finish.
 
@@ -9,17 +9,15 @@ use std::sync::Arc;
 
 use codeq_core::command::{Command, Millis};
 use codeq_core::id::{ShardId, split_mix64};
-use codeq_core::keys::Seq;
 use codeq_core::moment::Moment;
 use codeq_core::reply::{Enqueued, Reply, Returned};
 use codeq_core::view::Task;
 use codeq_engine::request::{FirstReply, Inboxes, ReplyTo, Request};
-use codeq_engine::route::{Route, route};
 use codeq_engine::{Answer, EngineError};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::disk::{Class, SimDisk};
-use crate::invariants::{Violation, check_all, check_history};
+use crate::invariants::{Violation, check_history, check_shards};
 use crate::ledger::{Ledger, Line, Outcome};
 use crate::model::Model;
 use crate::notes;
@@ -27,7 +25,7 @@ use crate::plan::Plan;
 use crate::rng::{Rng, mix, text_hash};
 use crate::sabotage::{Sabotage, Saboteur};
 use crate::server::{Server, SimClock, Stopped, stop};
-use crate::workload::{ClientCall, Held, Workload};
+use crate::workload::{ClientCall, Held, Target, Workload};
 
 /// Options of a run. Everything else follows from the seed.
 #[derive(Debug, Clone, Default)]
@@ -142,24 +140,7 @@ pub(crate) struct Run {
 impl Run {
     fn new(seed: u64, options: &Options) -> Result<Run, Stopped> {
         let plan = Plan::of(seed);
-        let engine = codeq_engine::Options {
-            shards: Some(plan.shards),
-            durability: plan.durability,
-            settings: plan.settings.clone(),
-            segment_bytes: plan.segment_bytes,
-            memtable_bytes: plan.memtable_bytes,
-            checkpoint_log_bytes: u64::MAX,
-            verify_bytes_max: codeq_engine::options::VERIFY_BYTES_MAX,
-            scrub_every: codeq_engine::options::SCRUB_EVERY,
-            store: codeq_store::Options {
-                owner: None,
-                cache_bytes: 1 << 20,
-                sync_every: 64 << 10,
-                rewrite_slack: 256 << 10,
-                rewrite_step: 64 << 10,
-            },
-            observer: codeq_engine::SharedObserver::default(),
-        };
+        let engine = plan.engine_options();
         let disk = SimDisk::new(seed);
         if options.sabotage == Some(Sabotage::LyingSync) {
             disk.lie(Class::Log);
@@ -276,26 +257,12 @@ impl Run {
     /// Sends a request.
     pub(crate) fn invoke(&mut self, call: ClientCall) {
         let shards = self.plan.shards;
-        if let Command::Configure(settings) = &call.command {
-            let shorter = settings.retention.min(settings.dead_letter_retention);
-            self.retention = self.retention.min(shorter);
-        }
-        if let Command::PutTopic(put) = &call.command {
-            let own = [put.policy.retention, put.policy.dead_letter_retention];
-            let shorter = own.into_iter().filter(|ms| *ms > 0).min();
-            self.retention = shorter.map_or(self.retention, |own| self.retention.min(own));
-        }
-        let is_claim = matches!(call.command, Command::Claim(_));
-        match route(&call.command, shards) {
-            Ok(Route::One(shard)) => self.send(shard, call),
-            Ok(Route::All) if is_claim && call.wait > 0 && shards > 1 => self.send_to_first(&call),
-            Ok(Route::All) if is_claim => {
-                let shard = ShardId(self.rng.below(u64::from(shards)) as u16);
-                self.send(shard, call);
+        self.retention = call.retention().map_or(self.retention, |own| self.retention.min(own));
+        match call.target(shards, &mut self.rng) {
+            Target::First => self.send_to_first(&call),
+            Target::Each(shards) => {
+                shards.into_iter().for_each(|shard| self.send(shard, call.clone()));
             }
-            Ok(Route::All) => ShardId::all(shards).for_each(|shard| self.send(shard, call.clone())),
-            // Refused before it reached a shard.
-            Err(_) => {}
         }
     }
 
@@ -407,14 +374,7 @@ impl Run {
     /// Checks the rows against the invariants and the model, if nothing is in flight.
     pub(crate) fn check_rows(&mut self, when: &str) {
         let Some(server) = &self.server else { return };
-        let mut found = Vec::new();
-        for shard in &server.node.shards {
-            let data = shard.data().read();
-            match check_all(&data.state, &data.store) {
-                Ok(violations) => found.extend(violations),
-                Err(error) => found.push(Violation::new(3, format!("{when}: {error}"))),
-            }
-        }
+        let mut found = check_shards(when, server.node.shards.iter());
         if server.is_quiet() {
             match self.model.compare(when, &server.node.shards) {
                 Ok(violations) => found.extend(violations),
@@ -433,16 +393,7 @@ impl Run {
         for number in 0..server.shards() {
             let now = server.now().now;
             let Some(shard) = server.node.shards.get(number) else { continue };
-            let data = shard.data().read();
-            let reader = codeq_core::read::Reader { state: &data.state, kv: &data.store };
-            let due = reader.callbacks_due((0, Seq(0)), 4).unwrap_or_default();
-            for due in due.into_iter().filter(|due| due.at <= now) {
-                let Ok(Some(due)) = reader.callback(due.seq) else { continue };
-                let callback = (Arc::clone(&due.task.tenant), due.task.id);
-                if !self.workload.callbacks.contains(&callback) {
-                    self.workload.callbacks.push_back(callback);
-                }
-            }
+            self.workload.look_for_callbacks(shard, now);
         }
     }
 

@@ -13,10 +13,13 @@ use codeq_core::command::{
     NewTask, Outcome, Pause, PutRecord, PutTopic, Replay, ReplayFrom, ReplayTarget, Reschedule,
     RunWhen, Selector, Submit, UnderLease,
 };
-use codeq_core::id::TaskId;
+use codeq_core::id::{ShardId, TaskId};
+use codeq_core::keys::Seq;
 use codeq_core::limits::{BULK_LOOK_MIN, LEASE_MS_MAX, LEASE_MS_MIN, MAX_RUN_MS_MIN};
 use codeq_core::record::RecordKind;
 use codeq_core::topic::Policy;
+use codeq_engine::route::{Route, route};
+use codeq_engine::shard::Shard;
 
 use crate::plan::{Act, Plan, settings};
 use crate::rng::Rng;
@@ -31,6 +34,45 @@ pub struct ClientCall {
     pub command: Command,
     /// How long a claim waits.
     pub wait: Millis,
+}
+
+impl ClientCall {
+    /// The shortest retention that it configures.
+    pub fn retention(&self) -> Option<Millis> {
+        match &self.command {
+            Command::Configure(settings) => {
+                Some(settings.retention.min(settings.dead_letter_retention))
+            }
+            Command::PutTopic(put) => {
+                let own = [put.policy.retention, put.policy.dead_letter_retention];
+                own.into_iter().filter(|ms| *ms > 0).min()
+            }
+            _ => None,
+        }
+    }
+
+    /// Where it goes.
+    pub fn target(&self, shards: u16, rng: &mut Rng) -> Target {
+        let is_claim = matches!(self.command, Command::Claim(_));
+        match route(&self.command, shards) {
+            Ok(Route::One(shard)) => Target::Each(vec![shard]),
+            Ok(Route::All) if is_claim && self.wait > 0 && shards > 1 => Target::First,
+            Ok(Route::All) if is_claim => {
+                Target::Each(vec![ShardId(rng.below(u64::from(shards)) as u16)])
+            }
+            Ok(Route::All) => Target::Each(ShardId::all(shards).collect()),
+            // Refused before it reached a shard.
+            Err(_) => Target::Each(Vec::new()),
+        }
+    }
+}
+
+/// Where a request goes.
+pub enum Target {
+    /// To each of these shards, as a request of its own.
+    Each(Vec<ShardId>),
+    /// To all shards, and the first that has an answer gives it.
+    First,
 }
 
 /// A lease that a worker holds, or believes it holds.
@@ -115,6 +157,20 @@ impl Workload {
         let seed = self.rng.draw();
         let enqueue = Enqueue { tenant: Arc::clone(&tenant), tasks, atomic: false, seed };
         ClientCall { command: Command::Enqueue(enqueue), wait: 0 }
+    }
+
+    /// Lets a sender of callbacks look into the outbox of a shard.
+    pub fn look_for_callbacks(&mut self, shard: &Shard, now: Millis) {
+        let data = shard.data().read();
+        let reader = codeq_core::read::Reader { state: &data.state, kv: &data.store };
+        let due = reader.callbacks_due((0, Seq(0)), 4).unwrap_or_default();
+        for due in due.into_iter().filter(|due| due.at <= now) {
+            let Ok(Some(due)) = reader.callback(due.seq) else { continue };
+            let callback = (Arc::clone(&due.task.tenant), due.task.id);
+            if !self.callbacks.contains(&callback) {
+                self.callbacks.push_back(callback);
+            }
+        }
     }
 
     /// One task that nothing keeps from being accepted.

@@ -1,4 +1,4 @@
-//! The network: messages are late, lost, doubled and overtaken, and links are cut in one direction or both.
+//! The network: messages are late, lost, duplicated or out of order, and links are cut in one direction or both.
 //!
 //! A message that was sent arrives even if its sender no longer waits for the answer.
 
@@ -17,25 +17,25 @@ use tokio::sync::oneshot;
 use super::executor::Executor;
 use crate::rng::Rng;
 
-/// How messages fare on all links. Probabilities are in tenths of a percent.
+/// Delays and losses on all links. Probabilities are in tenths of a percent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Weather {
     /// The shortest time a message takes, in microseconds.
     pub fastest: u64,
     /// The longest time it usually takes, in microseconds.
     pub slowest: u64,
-    /// How often a message takes much longer.
+    /// Probability that a message takes much longer.
     pub straggler: u64,
     /// The longest time it takes then, in microseconds.
     pub straggler_slowest: u64,
-    /// How often a request or an answer is lost.
+    /// Probability that a request or an answer is lost.
     pub loss: u64,
-    /// How often a request arrives twice.
+    /// Probability that a request arrives twice.
     pub double: u64,
 }
 
 impl Weather {
-    /// A good network.
+    /// A good network, which still delays messages.
     pub const FAIR: Weather = Weather {
         fastest: 50,
         slowest: 500,
@@ -45,7 +45,7 @@ impl Weather {
         double: 0,
     };
 
-    /// The weather of a seed.
+    /// The delays and losses that a seed draws.
     pub fn draw(rng: &mut Rng) -> Weather {
         let pick = |rng: &mut Rng, items: &[u64]| rng.pick(items).copied().unwrap_or(0);
         Weather {
@@ -69,10 +69,33 @@ pub type Receiver<Q, A> = Arc<dyn Fn(NodeId, Q) -> Answering<A> + Send + Sync>;
 pub struct Traffic {
     /// Requests sent.
     pub sent: u64,
-    /// Requests that arrived, doubles included.
+    /// Requests that arrived, duplicates included.
     pub arrived: u64,
     /// Answers that arrived.
     pub answered: u64,
+    /// Requests that were sent twice.
+    pub doubled: u64,
+    /// Requests and answers that the network lost.
+    pub lost: u64,
+    /// Requests and answers that met a cut link.
+    pub cut: u64,
+    /// Requests and answers that took much longer than others.
+    pub late: u64,
+    /// Requests that arrived after a later one of the same link.
+    pub overtaken: u64,
+}
+
+impl Traffic {
+    /// What went wrong, with its name.
+    pub fn faults(&self) -> [(&'static str, u64); 5] {
+        [
+            ("messages lost", self.lost),
+            ("messages cut off", self.cut),
+            ("messages doubled", self.doubled),
+            ("messages late", self.late),
+            ("messages overtaken", self.overtaken),
+        ]
+    }
 }
 
 struct State<Q, A> {
@@ -83,6 +106,8 @@ struct State<Q, A> {
     slow: BTreeMap<(NodeId, NodeId), u64>,
     receivers: BTreeMap<NodeId, Receiver<Q, A>>,
     traffic: Traffic,
+    /// The latest request that has arrived, by link.
+    latest: BTreeMap<(NodeId, NodeId), u64>,
 }
 
 /// The network. Clones are the same one.
@@ -101,7 +126,7 @@ impl<Q, A> Clone for Bus<Q, A> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Arrives(Duration),
-    /// The sender learns of it after this time, unless its own time is up before.
+    /// The sender learns of it after this time, unless it times out earlier.
     Lost(Duration),
 }
 
@@ -115,6 +140,7 @@ impl<Q: Clone + Send + 'static, A: Send + 'static> Bus<Q, A> {
             slow: BTreeMap::new(),
             receivers: BTreeMap::new(),
             traffic: Traffic::default(),
+            latest: BTreeMap::new(),
         };
         Bus { executor: executor.clone(), state: Arc::new(Mutex::new(state)) }
     }
@@ -130,7 +156,7 @@ impl<Q: Clone + Send + 'static, A: Send + 'static> Bus<Q, A> {
         drop(gone);
     }
 
-    /// Changes how messages fare.
+    /// Changes the delays and losses.
     pub fn set_weather(&self, weather: Weather) {
         self.state.lock().weather = weather;
     }
@@ -184,16 +210,18 @@ impl<Q: Clone + Send + 'static, A: Send + 'static> Bus<Q, A> {
         limit: Duration,
     ) -> Pin<Box<dyn Future<Output = Result<A, Unreachable>> + Send>> {
         let (answer, heard) = oneshot::channel();
-        let double = {
+        let (double, number) = {
             let mut state = self.state.lock();
             state.traffic.sent += 1;
             let double = state.weather.double;
-            state.rng.below(1_000) < double
+            let double = state.rng.below(1_000) < double;
+            state.traffic.doubled += u64::from(double);
+            (double, state.traffic.sent)
         };
         if double {
-            self.carry(from, to, request.clone(), None);
+            self.carry(from, to, number, request.clone(), None);
         }
-        self.carry(from, to, request, Some(answer));
+        self.carry(from, to, number, request, Some(answer));
         let waiting = runtime::timeout(limit, heard);
         Box::pin(async move {
             match waiting.await {
@@ -208,12 +236,13 @@ impl<Q: Clone + Send + 'static, A: Send + 'static> Bus<Q, A> {
         &self,
         from: NodeId,
         to: NodeId,
+        number: u64,
         request: Q,
         heard: Option<oneshot::Sender<Result<A, Unreachable>>>,
     ) {
         let bus = self.clone();
         self.executor.spawn_on(None, async move {
-            let outcome = bus.exchange(from, to, request).await;
+            let outcome = bus.exchange(from, to, number, request).await;
             match (outcome, heard) {
                 // A sender that no longer waits does not need to know.
                 (Ok(answer), Some(heard)) => drop(heard.send(Ok(answer))),
@@ -227,11 +256,21 @@ impl<Q: Clone + Send + 'static, A: Send + 'static> Bus<Q, A> {
     }
 
     /// The error says after how long the sender notices.
-    async fn exchange(&self, from: NodeId, to: NodeId, request: Q) -> Result<A, Duration> {
+    async fn exchange(
+        &self,
+        from: NodeId,
+        to: NodeId,
+        number: u64,
+        request: Q,
+    ) -> Result<A, Duration> {
         self.travel(from, to).await?;
         let receiver = {
             let mut state = self.state.lock();
             state.traffic.arrived += 1;
+            let latest = state.latest.entry((from, to)).or_default();
+            let overtaken = number < *latest;
+            *latest = number.max(*latest);
+            state.traffic.overtaken += u64::from(overtaken);
             state.receivers.get(&to).cloned()
         };
         let receiver = receiver.ok_or(Duration::from_micros(100))?;
@@ -253,19 +292,22 @@ impl<Q: Clone + Send + 'static, A: Send + 'static> Bus<Q, A> {
             Fate::Arrives(delay) => runtime::sleep(delay).await,
         }
         // What is on its way when the link is cut is lost as well.
-        match self.state.lock().cut.contains(&(from, to)) {
-            true => Err(Duration::from_secs(1)),
-            false => Ok(()),
-        }
+        let mut state = self.state.lock();
+        let cut = state.cut.contains(&(from, to));
+        state.traffic.cut += u64::from(cut);
+        if cut { Err(Duration::from_secs(1)) } else { Ok(()) }
     }
 }
 
 impl<Q, A> State<Q, A> {
     fn fate(&mut self, from: NodeId, to: NodeId) -> Fate {
         let weather = self.weather;
-        let rng = &mut self.rng;
-        if self.cut.contains(&(from, to)) || rng.below(1_000) < weather.loss {
-            // Refused by a firewall, or swallowed: then the connection is closed after a second in which nothing moves.
+        let (rng, traffic) = (&mut self.rng, &mut self.traffic);
+        let cut = self.cut.contains(&(from, to));
+        if cut || rng.below(1_000) < weather.loss {
+            traffic.cut += u64::from(cut);
+            traffic.lost += u64::from(!cut);
+            // Either a firewall refuses it at once, or it vanishes and the idle connection is closed after a second or two.
             let noticed = match rng.chance(30) {
                 true => rng.between(100, 5_000),
                 false => rng.between(1_000_000, 2_000_000),
@@ -275,9 +317,11 @@ impl<Q, A> State<Q, A> {
         let mut micros = rng.between(weather.fastest, weather.slowest.max(weather.fastest));
         if rng.below(1_000) < weather.straggler {
             micros += rng.below(weather.straggler_slowest);
+            traffic.late += 1;
         }
         if let Some(slow) = self.slow.get(&(from, to)) {
             micros += rng.between(slow / 2, *slow);
+            traffic.late += 1;
         }
         Fate::Arrives(Duration::from_micros(micros))
     }

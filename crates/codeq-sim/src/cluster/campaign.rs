@@ -3,19 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::run::{Options, Report, run};
+use crate::campaign::{self, Totals, run_seeds};
 
 /// Which seeds to run, and how.
-#[derive(Debug, Clone)]
-pub struct Campaign {
-    /// The first seed.
-    pub first: u64,
-    /// How many seeds.
-    pub seeds: u64,
-    /// Options of every run.
-    pub options: Options,
-    /// Stop at the first run with a violation.
-    pub stop_at_failure: bool,
-}
+pub type Campaign = campaign::Campaign<Options>;
 
 /// Totals of a campaign.
 #[derive(Debug, Clone, Default)]
@@ -44,8 +35,10 @@ pub struct Summary {
     pub failures: Vec<Report>,
 }
 
-impl Summary {
-    fn add(&mut self, report: &Report) {
+impl Totals for Summary {
+    type Report = Report;
+
+    fn add(&mut self, report: &Report) -> bool {
         self.runs += 1;
         self.idle += u64::from(!report.counts_as_run());
         self.ops += report.counts.ops;
@@ -58,22 +51,13 @@ impl Summary {
             *self.faults.entry(fault).or_default() += count;
         }
         self.simulated += report.simulated;
-        if !report.violations.is_empty() {
-            self.failures.push(report.clone());
-        }
+        let failed = !report.violations.is_empty();
+        self.failures.extend(failed.then(|| report.clone()));
+        failed
     }
 }
 
 /// Runs the seeds. Calls `progress` after every run, with the totals so far.
-pub fn run_campaign(campaign: &Campaign, mut progress: impl FnMut(&Report, &Summary)) -> Summary {
-    let mut summary = Summary::default();
-    for seed in campaign.first..campaign.first.saturating_add(campaign.seeds) {
-        let report = run(seed, &campaign.options);
-        summary.add(&report);
-        progress(&report, &summary);
-        if campaign.stop_at_failure && !summary.failures.is_empty() {
-            break;
-        }
-    }
-    summary
+pub fn run_campaign(campaign: &Campaign, progress: impl FnMut(&Report, &Summary)) -> Summary {
+    run_seeds(campaign, run, progress)
 }

@@ -1,19 +1,22 @@
 //! The clients of a cluster: what they ask which node, and what they were told.
 //!
-//! An answer goes to the ledger once the reference has applied the same command and given the same answer.
+//! Each answer is recorded with the entry that its node was applying. It goes to the ledger if that entry contains the
+//! command and the reference (see `committed`) gave the same answer to it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use codeq_core::command::{Command, Millis};
 use codeq_core::id::ShardId;
 use codeq_core::reply::Reply;
+use codeq_engine::boundary::Mailbox;
 use codeq_engine::request::{FirstReply, Inboxes, ReplyTo, Request};
-use codeq_engine::route::{Route, route};
 use codeq_engine::{Answer, EngineError};
+use codeq_raft::applied::Applied;
 use codeq_raft::node::Node;
-use tokio::sync::oneshot::{self, error::TryRecvError};
+use parking_lot::Mutex;
 
-use super::committed::{Committed, ProcessId};
+use super::committed::{Committed, Executed, ProcessId, hash};
 use super::rules::ANSWERS;
 use crate::invariants::{Violation, check_history};
 use crate::ledger::{Final, Ledger, Line, Outcome};
@@ -21,7 +24,7 @@ use crate::notes;
 use crate::plan::Plan;
 use crate::rng::{Rng, mix, text_hash};
 use crate::simulator::{count_in_engine_time, learn};
-use crate::workload::{ClientCall, Workload};
+use crate::workload::{ClientCall, Target, Workload};
 
 /// What the clients have done and heard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,25 +40,63 @@ pub struct Counts {
 }
 
 struct InFlight {
-    invoked: u64,
     command: Command,
     /// `None` if any of them may answer.
     shard: Option<ShardId>,
     process: ProcessId,
-    /// There was something to claim, as far as the reference knew, from the request until now.
+    /// Whether the reference has had something to claim ever since the request.
     claimable: bool,
-    answer: oneshot::Receiver<Answer>,
+    /// What the reference had applied when the request was sent.
+    since: u64,
 }
 
 /// An answer that the reference has not confirmed yet.
 struct Answered {
     invoked: u64,
     done: u64,
-    command: Command,
-    process: ProcessId,
-    /// There was something to claim all the time.
-    claimable: bool,
+    request: InFlight,
+    /// The entry that the node was applying, if it was.
+    index: u64,
     reply: Reply,
+}
+
+/// Receives the answers of a process.
+struct Answers {
+    applied: Arc<Applied>,
+    delivered: Mutex<Vec<Delivered>>,
+}
+
+/// A request, the entry that was being applied, and the answer.
+type Delivered = (u64, u64, Answer);
+
+impl Mailbox for Answers {
+    fn deliver(&self, number: u64, answer: Answer) -> Result<(), Answer> {
+        let before = self.applied.index().unwrap_or(0);
+        self.delivered.lock().push((number, before + 1, answer));
+        Ok(())
+    }
+
+    fn wake(&self) {}
+
+    fn is_closed(&self) -> bool {
+        false
+    }
+}
+
+/// How often clients sent a command, and how often it was refused and applied.
+#[derive(Debug, Clone, Copy, Default)]
+struct Requested {
+    asked: u64,
+    refused: u64,
+    done: u64,
+    /// A claim that waits is proposed again whenever there may be something for it.
+    repeatable: bool,
+}
+
+impl Requested {
+    fn is_too_often(&self) -> bool {
+        !self.repeatable && self.done + self.refused > self.asked
+    }
 }
 
 /// The clients.
@@ -66,12 +107,19 @@ pub struct Clients {
     pub counts: Counts,
     /// A hash of everything that they heard.
     pub trace: u64,
+    /// Answers by the number of their request, for a script that wants to know them.
+    pub heard: Option<BTreeMap<u64, Answer>>,
+    /// Index of the last entry that was acknowledged to a client.
+    pub acknowledged: u64,
     shards: u16,
     rng: Rng,
     ledger: Ledger,
     tick: u64,
-    in_flight: Vec<InFlight>,
+    /// By number.
+    in_flight: BTreeMap<u64, InFlight>,
     answered: Vec<Answered>,
+    answers: BTreeMap<ProcessId, Arc<Answers>>,
+    requested: BTreeMap<Executed, Requested>,
     /// The shortest retention that was ever configured.
     retention: Millis,
 }
@@ -83,14 +131,23 @@ impl Clients {
             workload: Workload::new(plan, seed),
             counts: Counts::default(),
             trace: seed,
+            heard: None,
+            acknowledged: 0,
             shards: plan.shards,
             rng: Rng::new(seed).fork("clients"),
             ledger: Ledger::default(),
             tick: 0,
-            in_flight: Vec::new(),
+            in_flight: BTreeMap::new(),
             answered: Vec::new(),
+            answers: BTreeMap::new(),
+            requested: BTreeMap::new(),
             retention: plan.settings.retention.min(plan.settings.dead_letter_retention),
         }
+    }
+
+    /// The number of the last request.
+    pub fn last(&self) -> u64 {
+        self.tick
     }
 
     /// Number of requests that wait for an answer.
@@ -98,48 +155,26 @@ impl Clients {
         self.in_flight.len()
     }
 
-    /// Sends a request to a node.
+    /// Sends a request to a node. `known` says whether clients may know of everything that is committed.
     pub fn call(
         &mut self,
         call: ClientCall,
         node: &Node,
         process: ProcessId,
         committed: &Committed,
+        known: bool,
     ) {
-        self.note_retention(&call.command);
-        let is_claim = matches!(call.command, Command::Claim(_));
-        let shards = self.shards;
-        match route(&call.command, shards) {
-            Ok(Route::One(shard)) => self.send(shard, &call, node, process, committed),
-            Ok(Route::All) if is_claim && call.wait > 0 && shards > 1 => {
-                self.send_to_first(&call, node, process);
-            }
-            Ok(Route::All) if is_claim => {
-                let shard = ShardId(self.rng.below(u64::from(shards)) as u16);
-                self.send(shard, &call, node, process, committed);
-            }
-            Ok(Route::All) => {
-                for shard in ShardId::all(shards) {
-                    self.send(shard, &call, node, process, committed);
+        // The last entry was acknowledged, even if the process that did so is gone.
+        let known = known || committed.applied() <= self.acknowledged;
+        self.retention = call.retention().map_or(self.retention, |own| self.retention.min(own));
+        match call.target(self.shards, &mut self.rng) {
+            Target::First => self.send_to_first(&call, node, process, committed),
+            Target::Each(shards) => {
+                for shard in shards {
+                    self.send(shard, &call, node, process, committed, known);
                 }
             }
-            // Refused before it reached a shard.
-            Err(_) => {}
         }
-    }
-
-    fn note_retention(&mut self, command: &Command) {
-        let shortest = match command {
-            Command::Configure(settings) => {
-                Some(settings.retention.min(settings.dead_letter_retention))
-            }
-            Command::PutTopic(put) => {
-                let own = [put.policy.retention, put.policy.dead_letter_retention];
-                own.into_iter().filter(|ms| *ms > 0).min()
-            }
-            _ => None,
-        };
-        self.retention = shortest.map_or(self.retention, |own| self.retention.min(own));
     }
 
     fn send(
@@ -149,98 +184,175 @@ impl Clients {
         node: &Node,
         process: ProcessId,
         committed: &Committed,
+        known: bool,
     ) {
-        let (sender, answer) = oneshot::channel();
-        let request = Request::with(call.command.clone(), ReplyTo::One(sender), call.wait);
-        let command = request.command.clone();
+        let command = call.command.clone().current();
         let claimable = match &command {
-            Command::Claim(claim) => call.wait == 0 && committed.has_claimable(shard, claim),
+            Command::Claim(claim) => {
+                known && call.wait == 0 && committed.has_claimable(shard, claim)
+            }
             _ => false,
         };
-        self.track(command, Some(shard), process, claimable, answer);
-        node.submit(shard, request);
+        self.ask(process, shard, &command, call.wait);
+        let since = committed.applied();
+        let request = InFlight { command, shard: Some(shard), process, claimable, since };
+        let reply = ReplyTo::Mailbox(self.mailbox(node, process), self.track(request));
+        node.submit(shard, Request::with(call.command.clone(), reply, call.wait));
     }
 
     /// Sends a claim that waits in every shard and is answered by one.
-    fn send_to_first(&mut self, call: &ClientCall, node: &Node, process: ProcessId) {
-        let (sender, answer) = oneshot::channel();
-        let first = FirstReply::new(ReplyTo::One(sender), Inboxes::default());
+    fn send_to_first(
+        &mut self,
+        call: &ClientCall,
+        node: &Node,
+        process: ProcessId,
+        committed: &Committed,
+    ) {
+        let (command, since) = (call.command.clone().current(), committed.applied());
         // One shard's answer arrives; the others may lease a task briefly and return it.
-        let (_, unheard) = oneshot::channel();
-        self.track(call.command.clone(), None, process, false, unheard);
-        self.track(call.command.clone(), None, process, false, answer);
+        self.tick += 1;
+        self.counts.ops += 1;
+        self.record(self.tick, None, &command, Outcome::Unknown);
+        for shard in ShardId::all(self.shards) {
+            self.ask(process, shard, &command, call.wait);
+        }
+        let request = InFlight { command, shard: None, process, claimable: false, since };
+        let reply = ReplyTo::Mailbox(self.mailbox(node, process), self.track(request));
+        let first = FirstReply::new(reply, Inboxes::default());
         for shard in ShardId::all(self.shards) {
             let reply = ReplyTo::First(first.clone());
             node.submit(shard, Request::with(call.command.clone(), reply, call.wait));
         }
     }
 
-    fn track(
-        &mut self,
-        command: Command,
-        shard: Option<ShardId>,
-        process: ProcessId,
-        claimable: bool,
-        answer: oneshot::Receiver<Answer>,
-    ) {
-        self.tick += 1;
-        self.counts.ops += 1;
-        let invoked = self.tick;
-        self.in_flight.push(InFlight { invoked, command, shard, process, claimable, answer });
+    fn mailbox(&mut self, node: &Node, process: ProcessId) -> Arc<dyn Mailbox> {
+        let answers = self.answers.entry(process).or_insert_with(|| {
+            Arc::new(Answers { applied: node.progress(), delivered: Mutex::default() })
+        });
+        Arc::clone(answers) as Arc<dyn Mailbox>
     }
 
-    /// Notes for which claims there is nothing any more, after every entry of the reference.
-    pub fn look_at(&mut self, committed: &Committed) {
-        for request in self.in_flight.iter_mut().filter(|request| request.claimable) {
+    fn ask(&mut self, process: ProcessId, shard: ShardId, command: &Command, wait: Millis) {
+        let key = Executed { process, shard, command: hash(command) };
+        let requested = self.requested.entry(key).or_default();
+        requested.asked += 1;
+        requested.repeatable |= wait > 0;
+    }
+
+    fn track(&mut self, request: InFlight) -> u64 {
+        self.tick += 1;
+        self.counts.ops += 1;
+        self.in_flight.insert(self.tick, request);
+        self.tick
+    }
+
+    /// Checks an entry of the reference: notes the claims for which nothing is left, and reports commands that no client
+    /// has sent, or not as often.
+    pub fn look_at(&mut self, committed: &Committed) -> Vec<Violation> {
+        for request in self.in_flight.values_mut().filter(|request| request.claimable) {
             if let (Command::Claim(claim), Some(shard)) = (&request.command, request.shard) {
                 request.claimable = committed.has_claimable(shard, claim);
             }
         }
+        let mut found = Vec::new();
+        for executed in committed.executed() {
+            let requested = self.requested.entry(*executed).or_default();
+            requested.done += 1;
+            if requested.is_too_often() {
+                let text = format!(
+                    "entry {} has a command of node {} that was not asked for: {requested:?}",
+                    committed.applied(),
+                    executed.process.0
+                );
+                found.push(Violation::new(ANSWERS, text));
+            }
+        }
+        found
     }
 
-    /// Lets clients receive their answers.
-    pub fn collect(&mut self, committed: &mut Committed, found: &mut Vec<Violation>) {
-        for mut request in std::mem::take(&mut self.in_flight) {
-            match request.answer.try_recv() {
-                Ok(Ok(reply)) => self.answered(request, reply),
-                Ok(Err(
-                    error @ (EngineError::NoLeader
-                    | EngineError::DiskFull
-                    | EngineError::NoDescriptors
-                    | EngineError::Overloaded
-                    | EngineError::TooManyWaiting
-                    | EngineError::TooLarge { .. }),
-                )) => {
-                    let outcome =
-                        Outcome::Refused { at: committed.latest.now, code: error.to_string() };
-                    self.record(request.invoked, None, &request.command, outcome);
-                }
-                Ok(Err(_)) | Err(TryRecvError::Closed) => {
-                    self.record(request.invoked, None, &request.command, Outcome::Unknown);
-                }
-                Err(TryRecvError::Empty) => self.in_flight.push(request),
+    /// Lets clients receive their answers. A process that is not `alive` no longer answers.
+    pub fn collect(
+        &mut self,
+        alive: &BTreeSet<ProcessId>,
+        committed: &mut Committed,
+        found: &mut Vec<Violation>,
+    ) {
+        let delivered: Vec<Delivered> = self
+            .answers
+            .values()
+            .flat_map(|answers| answers.delivered.lock().split_off(0))
+            .collect();
+        for (number, index, answer) in delivered {
+            let Some(request) = self.in_flight.remove(&number) else {
+                let text = format!("request {number} was answered twice: {answer:?}");
+                found.push(Violation::new(ANSWERS, text));
+                continue;
+            };
+            if let Some(heard) = &mut self.heard {
+                heard.insert(number, answer.clone());
             }
+            match answer {
+                Ok(reply) => self.answered(number, request, index, reply),
+                Err(error) if is_refusal(&error) => {
+                    found.extend(self.refused(&request, &error));
+                    let (at, code) = (committed.latest.now, error.to_string());
+                    let outcome = Outcome::Refused { at, code };
+                    self.record(number, None, &request.command, outcome);
+                }
+                Err(_) => self.record(number, None, &request.command, Outcome::Unknown),
+            }
+        }
+        self.answers.retain(|process, _| alive.contains(process));
+        let dead = |_: &u64, request: &mut InFlight| !alive.contains(&request.process);
+        let unknown: Vec<(u64, InFlight)> = self.in_flight.extract_if(.., dead).collect();
+        for (number, request) in unknown {
+            if let Some(heard) = &mut self.heard {
+                heard.insert(number, Err(EngineError::Unknown));
+            }
+            self.record(number, None, &request.command, Outcome::Unknown);
         }
         self.confirm(committed, found);
     }
 
-    fn answered(&mut self, request: InFlight, reply: Reply) {
-        let InFlight { invoked, command, process, claimable, .. } = request;
-        learn(&mut self.workload, &command, &reply);
-        self.tick += 1;
-        let done = self.tick;
-        self.answered.push(Answered { invoked, done, command, process, claimable, reply });
+    /// A node answered that it has not applied a request and never will.
+    fn refused(&mut self, request: &InFlight, error: &EngineError) -> Option<Violation> {
+        let (process, shard) = (request.process, request.shard?);
+        let key = Executed { process, shard, command: hash(&request.command) };
+        let requested = self.requested.entry(key).or_default();
+        requested.refused += 1;
+        requested.is_too_often().then(|| {
+            let text = format!(
+                "node {} refused what is committed: {error}, {:?}, {requested:?}",
+                process.0, request.command
+            );
+            Violation::new(ANSWERS, text)
+        })
     }
 
-    /// Moves answers that the reference confirms to the ledger.
+    fn answered(&mut self, invoked: u64, request: InFlight, index: u64, reply: Reply) {
+        learn(&mut self.workload, &request.command, &reply);
+        self.tick += 1;
+        self.answered.push(Answered { invoked, done: self.tick, request, index, reply });
+    }
+
+    /// Moves answers that the reference confirms to the ledger, and reports those that it contradicts.
     fn confirm(&mut self, committed: &mut Committed, found: &mut Vec<Violation>) {
         for mut answered in std::mem::take(&mut self.answered) {
-            let (process, command) = (answered.process, &answered.command);
-            let (at, shard) = match committed.take(process, command, &answered.reply) {
-                Ok(outcome) => (outcome.at, outcome.shard),
+            let Answered { request, index, reply, .. } = &answered;
+            let InFlight { command, process, .. } = request;
+            let (at, shard) = match committed.take(*index, *process, command, reply) {
+                Ok(outcome) => {
+                    self.acknowledged = self.acknowledged.max(*index);
+                    if *index <= request.since {
+                        let text =
+                            format!("the answer of entry {index} was asked for later: {command:?}");
+                        found.push(Violation::new(ANSWERS, text));
+                    }
+                    (outcome.at, outcome.shard)
+                }
                 // That there is nothing to claim need not be logged, but has to be true.
-                Err(_) if is_empty(&answered.reply) => {
-                    if answered.claimable {
+                Err(_) if is_empty(reply) => {
+                    if request.claimable {
                         let text = format!(
                             "node {} said that there is nothing to claim, but all the time there was: {command:?}",
                             process.0
@@ -248,6 +360,14 @@ impl Clients {
                         found.push(Violation::new(ANSWERS, text));
                     }
                     (committed.latest, ShardId(0))
+                }
+                Err(known) if *index <= committed.applied() => {
+                    let text = format!(
+                        "node {} answered {reply:?} to {command:?} with entry {index}, which says {known:?}",
+                        process.0
+                    );
+                    found.push(Violation::new(ANSWERS, text));
+                    continue;
                 }
                 Err(_) => {
                     self.answered.push(answered);
@@ -260,7 +380,7 @@ impl Clients {
                 Ok(answer) => Outcome::Acked { at, shard, answer },
                 Err(code) => Outcome::Refused { at, code },
             };
-            self.record(answered.invoked, Some(answered.done), &answered.command, outcome);
+            self.record(answered.invoked, Some(answered.done), &answered.request.command, outcome);
         }
     }
 
@@ -284,13 +404,10 @@ impl Clients {
         let mut found = Vec::new();
         self.confirm(committed, &mut found);
         let report = |answered: &Answered| {
-            let Answered { command, process, reply, .. } = answered;
-            let known = committed.take(*process, command, reply).err().unwrap_or_default();
-            let known: Vec<_> =
-                known.iter().map(|outcome| (outcome.index, &outcome.reply)).collect();
+            let Answered { request, index, reply, .. } = answered;
             let text = format!(
-                "node {} answered {reply:?} to {command:?}, but what was committed says {known:?}",
-                process.0
+                "node {} answered {reply:?} to {:?} with entry {index}, which was never committed",
+                request.process.0, request.command
             );
             Violation::new(ANSWERS, text)
         };
@@ -315,18 +432,22 @@ impl Clients {
     /// Lets a sender of callbacks look into the outbox of a node.
     pub fn look_for_callbacks(&mut self, node: &Node, now: Millis) {
         for shard in node.replica().each() {
-            let data = shard.data().read();
-            let reader = codeq_core::read::Reader { state: &data.state, kv: &data.store };
-            let due = reader.callbacks_due((0, codeq_core::keys::Seq(0)), 4).unwrap_or_default();
-            for due in due.into_iter().filter(|due| due.at <= now) {
-                let Ok(Some(due)) = reader.callback(due.seq) else { continue };
-                let callback = (Arc::clone(&due.task.tenant), due.task.id);
-                if !self.workload.callbacks.contains(&callback) {
-                    self.workload.callbacks.push_back(callback);
-                }
-            }
+            self.workload.look_for_callbacks(shard, now);
         }
     }
+}
+
+/// Whether an error says that nothing was done and nothing will be.
+fn is_refusal(error: &EngineError) -> bool {
+    matches!(
+        error,
+        EngineError::NoLeader
+            | EngineError::DiskFull
+            | EngineError::NoDescriptors
+            | EngineError::Overloaded
+            | EngineError::TooManyWaiting
+            | EngineError::TooLarge { .. }
+    )
 }
 
 /// Whether an answer says that there is nothing to claim.

@@ -3,11 +3,11 @@
 //! An entry counts as committed once some node has applied it. From then on every node must have the same entry at that
 //! index, and its rows after that entry must have the reference's digest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use codeq_core::State;
 use codeq_core::codec::{push_command, read_group};
-use codeq_core::command::{Claim, Command, Selector};
+use codeq_core::command::{Claim, Command, Millis, Selector};
 use codeq_core::digest::WriteDigest;
 use codeq_core::id::{ShardId, fnv1a64};
 use codeq_core::kv::KvError;
@@ -19,14 +19,17 @@ use codeq_raft::types::{Entry, LogId, NodeId, Proposal};
 use codeq_store::MemStore;
 use openraft::EntryPayload;
 
+use super::moves;
+use super::rules::Leader;
 use crate::invariants::{Violation, replicas_equal};
 use crate::rng::mix;
+
+/// The voters; while they are being changed, both the old and the new ones.
+pub type Members = Vec<BTreeSet<NodeId>>;
 
 /// A command that was committed, and what the reference answered.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// The index of its entry.
-    pub index: u64,
     /// Its shard.
     pub shard: ShardId,
     /// When it was applied.
@@ -35,8 +38,19 @@ pub struct Outcome {
     pub reply: Reply,
 }
 
-/// Names a process of a node: its number, and what it drew at its start.
+/// Identifies a process: its node, and the incarnation that it drew at its start.
 pub type ProcessId = (NodeId, u64);
+
+/// A command that a process has proposed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Executed {
+    /// The process.
+    pub process: ProcessId,
+    /// The shard.
+    pub shard: ShardId,
+    /// A hash of the command's bytes; see [`hash`].
+    pub command: u64,
+}
 
 /// The reference.
 pub struct Committed {
@@ -44,17 +58,25 @@ pub struct Committed {
     applied: u64,
     ids: BTreeMap<u64, (LogId, u64)>,
     digests: BTreeMap<u64, Vec<u64>>,
-    /// By proposer and command. Several commands can be the same.
-    outcomes: BTreeMap<(ProcessId, u64), Vec<Outcome>>,
+    /// By index, proposer and command. Several commands of an entry can be the same.
+    outcomes: BTreeMap<(u64, ProcessId, u64), Vec<Outcome>>,
+    /// The commands of the last entry that clients must have asked for.
+    executed: Vec<Executed>,
+    /// The last change of the members.
+    members: Option<(LogId, Members)>,
+    /// The transitions of tasks, by shard and number: the entry of each, and a hash of its content.
+    moves: BTreeMap<(ShardId, u64), (u64, u64)>,
     /// The latest moment of an entry.
     pub latest: Moment,
     /// Commands so far.
     pub commands: u64,
     proposal: Option<Proposal>,
+    stamp: Option<(Leader, Millis)>,
+    proposer: Option<(ProcessId, u64)>,
 }
 
 /// Identifies a command by its bytes.
-fn hash(command: &Command) -> u64 {
+pub fn hash(command: &Command) -> u64 {
     let mut bytes = Vec::new();
     push_command(command, &mut bytes);
     fnv1a64(&bytes)
@@ -73,9 +95,14 @@ impl Committed {
             ids: BTreeMap::new(),
             digests: BTreeMap::new(),
             outcomes: BTreeMap::new(),
+            executed: Vec::new(),
+            members: None,
+            moves: BTreeMap::new(),
             latest: Moment::default(),
             commands: 0,
             proposal: None,
+            stamp: None,
+            proposer: None,
         })
     }
 
@@ -87,6 +114,16 @@ impl Committed {
     /// The identity of an entry.
     pub fn log_id(&self, index: u64) -> Option<LogId> {
         self.ids.get(&index).map(|(id, _)| *id)
+    }
+
+    /// Who stamped the last entry with commands, and with what engine time.
+    pub fn last_stamp(&self) -> Option<(Leader, Millis)> {
+        self.stamp
+    }
+
+    /// The process that proposed the last entry with commands, and its index.
+    pub fn last_proposer(&self) -> Option<(ProcessId, u64)> {
+        self.proposer
     }
 
     /// The digests of all shards after an entry.
@@ -109,7 +146,7 @@ impl Committed {
             return Ok(Some(Violation::new(14, text)));
         }
         if index != self.applied + 1 {
-            // Some node has the entries between; it will be asked for them first.
+            // Another node has the entries in between, and they are read from it first.
             return Ok(None);
         }
         self.ids.insert(index, (entry.log_id, content));
@@ -121,13 +158,22 @@ impl Committed {
     }
 
     fn apply(&mut self, entry: &Entry) -> Result<Option<Violation>, KvError> {
-        let EntryPayload::Normal(proposal) = &entry.payload else { return Ok(None) };
+        self.executed.clear();
+        let proposal = match &entry.payload {
+            EntryPayload::Blank => return Ok(None),
+            EntryPayload::Membership(members) => {
+                self.members = Some((entry.log_id, members.get_joint_config().clone()));
+                return Ok(None);
+            }
+            EntryPayload::Normal(proposal) => proposal,
+        };
         let (origin, leader) = (proposal.origin, entry.log_id.leader_id);
         if (leader.term, leader.node_id) != (origin.term, origin.node) {
             // Proposed in an earlier term: nobody applies it.
             return Ok(None);
         }
         self.proposal = Some(proposal.clone());
+        self.proposer = Some(((origin.node, origin.incarnation), entry.log_id.index));
         let mut found = None;
         for (shard, record) in &proposal.records {
             let Some((state, store, digest)) = self.shards.get_mut(usize::from(*shard)) else {
@@ -143,37 +189,61 @@ impl Committed {
                 found = Some(Violation::new(8, text));
             }
             self.latest = at;
+            self.stamp = Some(((origin.term, origin.node), at.now));
             for command in &commands {
                 let mut tables = digest.over(store);
-                let applied = state.apply(&mut tables, at, command, &mut Vec::new())?;
+                let mut effects = Vec::new();
+                let applied = state.apply(&mut tables, at, command, &mut effects)?;
                 self.commands += 1;
                 let (index, shard) = (entry.log_id.index, *shard);
-                let outcome = Outcome { index, shard, at, reply: applied.reply };
-                let key = ((origin.node, origin.incarnation), hash(command));
-                self.outcomes.entry(key).or_default().push(outcome);
+                let moved =
+                    moves::of(&effects).map(|(number, hash)| ((shard, number), (index, hash)));
+                self.moves.extend(moved);
+                let (process, bytes) = ((origin.node, origin.incarnation), hash(command));
+                if !is_own_work(command) {
+                    self.executed.push(Executed { process, shard, command: bytes });
+                }
+                let outcome = Outcome { shard, at, reply: applied.reply };
+                self.outcomes.entry((index, process, bytes)).or_default().push(outcome);
             }
         }
         Ok(found)
     }
 
-    /// Takes the outcome of a command that some process was asked for and answered like this. If there is none with
-    /// this answer, returns those that there are.
+    /// The commands of the last entry, except for those that a leader proposes by itself.
+    pub fn executed(&self) -> &[Executed] {
+        &self.executed
+    }
+
+    /// The last change of the members, unless there was none yet.
+    pub fn members(&self) -> Option<&(LogId, Members)> {
+        self.members.as_ref()
+    }
+
+    /// The entry of a transition, and a hash of its content.
+    pub fn a_move(&self, shard: ShardId, number: u64) -> Option<(u64, u64)> {
+        self.moves.get(&(shard, number)).copied()
+    }
+
+    /// Takes the outcome of a command that a process answered with `reply` while it applied the entry at `index`. If the
+    /// reference gave no such answer in that entry, returns the answers that it gave.
     pub fn take(
         &mut self,
+        index: u64,
         process: ProcessId,
         command: &Command,
         reply: &Reply,
-    ) -> Result<Outcome, Vec<Outcome>> {
-        let Some(outcomes) = self.outcomes.get_mut(&(process, hash(command))) else {
+    ) -> Result<Outcome, Vec<Reply>> {
+        let Some(outcomes) = self.outcomes.get_mut(&(index, process, hash(command))) else {
             return Err(Vec::new());
         };
         match outcomes.iter().position(|outcome| outcome.reply == *reply) {
             Some(at) => Ok(outcomes.remove(at)),
-            None => Err(outcomes.clone()),
+            None => Err(outcomes.iter().map(|outcome| outcome.reply.clone()).collect()),
         }
     }
 
-    /// A proposal that was committed in its term, as if it had been proposed again in the same term.
+    /// A copy of a proposal that was committed in its term, as if it had been proposed once more in that term.
     pub fn a_proposal(&self) -> Option<Proposal> {
         let mut again = self.proposal.clone()?;
         // No node has this incarnation, so nobody answers it.
@@ -201,17 +271,21 @@ impl Committed {
         what: &str,
         shards: impl Iterator<Item = &'a Shard>,
     ) -> Result<Vec<Violation>, KvError> {
-        let mut found = Vec::new();
-        for (shard, (state, store, _)) in shards.zip(&self.shards) {
-            let data = shard.data().read();
-            let what = format!("{what}, shard {}", shard.number);
-            found.extend(replicas_equal::check(&what, (&data.state, &data.store), (state, store))?);
-        }
-        Ok(found)
+        let references = self.shards.iter().map(|(state, store, _)| (state, store));
+        replicas_equal::check_shards(what, shards, references)
     }
 }
 
-/// A hash of what an entry says.
+/// Whether leaders propose this command by themselves: a sweep, or the return of a task whose client is gone.
+fn is_own_work(command: &Command) -> bool {
+    match command {
+        Command::Sweep(_) => true,
+        Command::Abandon(abandon) => !abandon.penalty && abandon.fence.is_some(),
+        _ => false,
+    }
+}
+
+/// A hash of an entry's content.
 fn content(entry: &Entry) -> u64 {
     match &entry.payload {
         EntryPayload::Blank => 1,

@@ -1,4 +1,4 @@
-//! What goes wrong. Each episode names its expectation; the calm after it is the run's.
+//! The faults of a run, one episode at a time. Each says what must hold meanwhile; `repair` checks the calm that follows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,8 +6,9 @@ use std::time::Duration;
 use codeq_raft::types::NodeId;
 
 use super::bus::Weather;
+use super::repair::PROGRESS_WITHIN;
 use super::rules::{PROGRESS, STABLE, STOPPED};
-use super::run::{PROGRESS_WITHIN, Run};
+use super::run::Run;
 use crate::disk::{Class, Faults};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -52,7 +53,7 @@ impl Run {
         }
     }
 
-    /// Messages take their time, but none is lost.
+    /// A network that delays messages but loses none.
     fn light_weather(&mut self) -> Weather {
         Weather { loss: 0, straggler: 0, ..Weather::draw(&mut self.rng) }
     }
@@ -119,7 +120,7 @@ impl Run {
         }
     }
 
-    /// The leader is killed with requests in flight and stays away for a while.
+    /// The leader is killed with requests in flight and stays down for a while.
     pub(super) fn kill_leader(&mut self) {
         self.pass(SECOND);
         let Some(leader) = self.leader() else { return };
@@ -213,14 +214,14 @@ impl Run {
         }
     }
 
-    /// Checkpoints a node and lets go of its log.
+    /// Checkpoints a node and purges its log.
     fn compact(&mut self, id: NodeId) {
         if let Some(node) = self.node(id) {
             self.world.executor.spawn_on(Some(id), async move { node.compact().await });
         }
     }
 
-    /// A follower misses so much that it gets the rows, perhaps with a crash on the way.
+    /// A follower misses so much that it gets all rows from another node, perhaps with a crash on the way.
     fn catch_up_by_snapshot(&mut self) {
         let followers = self.followers();
         let Some(follower) = self.rng.pick(&followers).copied() else { return };
@@ -257,12 +258,12 @@ impl Run {
         }
     }
 
-    /// Cuts the power of a node at the moment when its log continues behind rows that it got from another one.
+    /// Cuts the power of a node at the moment when its log jumps to the end of the rows that it got from another node.
     fn crash_when_log_jumps(&mut self, id: NodeId) {
         let Some(node) = self.node(id) else { return };
         let last = || node.log().last_log_id().map_or(0, |last| last.index);
         let (before, end) = (last(), self.world.executor.time() + SECOND * 3);
-        let jumped = self.world.executor.run_until(end, || last() > before);
+        let jumped = self.run_until(end, || last() > before);
         drop(node);
         if jumped {
             self.crash(id, true);
@@ -295,9 +296,7 @@ impl Run {
     fn replace_node(&mut self) {
         self.pass(SECOND);
         let Some(lost) = self.any_node() else { return };
-        self.crash(lost, true);
-        self.machines.remove(&lost);
-        self.desired.remove(&lost);
+        self.take_away(lost);
         if let Some(new) = self.add_machine(false) {
             self.desired.insert(new);
         }
@@ -353,6 +352,8 @@ impl Run {
         let away = self.between(60_000, 200_000);
         self.pass_idly(away);
         self.burst = burst;
+        // Deadlines in these last entries must not come early if that node's time is used later.
+        self.expect_progress("a node is away");
         let Some(leader) = self.leader() else { return };
         self.supervised = false;
         self.crash(leader, false);
@@ -361,17 +362,18 @@ impl Run {
         self.supervised = true;
     }
 
-    /// Lets much time pass with few looks.
+    /// Lets much time pass with few checks.
     fn pass_idly(&mut self, duration: Duration) {
         let mut left = duration;
         while left > SECOND && !self.is_over() {
-            self.world.executor.run_for(SECOND);
+            let until = self.world.executor.time() + SECOND;
+            self.run_until(until, || false);
             self.pass(Duration::from_micros(10));
             left -= SECOND;
         }
     }
 
-    /// Processes stand still: one, or all of them for hours.
+    /// Processes are suspended: single ones for seconds, or all of them for up to hours.
     fn suspend(&mut self) {
         self.pass(SECOND);
         if self.rng.chance(40) {
@@ -403,14 +405,19 @@ impl Run {
         let class = if self.rng.chance(60) { Class::Log } else { Class::Store };
         let nth = self.rng.between(1, 30);
         let used = self.machines.get(&id).map_or(0, |machine| machine.disk.used());
-        let faults = match self.rng.below(6) {
-            0 => Faults { fail_write: Some((class, nth)), ..Faults::default() },
-            1 => Faults { fail_sync: Some((class, nth)), ..Faults::default() },
-            2 => Faults { cut_at_sync: Some(nth), ..Faults::default() },
-            3 => Faults { cut_at_change: Some(nth), ..Faults::default() },
-            4 => Faults { sync_cost: self.rng.between(1, 300), ..Faults::default() },
-            _ => Faults { capacity: Some(used + self.rng.below(256 << 10)), ..Faults::default() },
+        let none = Faults::default();
+        let (name, faults) = match self.rng.below(6) {
+            0 => ("write failed", Faults { fail_write: Some((class, nth)), ..none }),
+            1 => ("sync failed", Faults { fail_sync: Some((class, nth)), ..none }),
+            2 => ("power cut at a sync", Faults { cut_at_sync: Some(nth), ..none }),
+            3 => ("power cut at a change", Faults { cut_at_change: Some(nth), ..none }),
+            4 => ("disk slow", Faults { sync_cost: self.rng.between(1, 300), ..none }),
+            _ => {
+                let capacity = Some(used + self.rng.below(256 << 10));
+                ("disk full", Faults { capacity, ..none })
+            }
         };
+        self.count(name);
         if let Some(machine) = self.machines.get_mut(&id) {
             machine.plan(faults);
         }
@@ -438,8 +445,8 @@ impl Run {
         self.pass(SECOND);
     }
 
-    /// A leader is no longer heard, but still hears late answers to what it asked before, so for a while it does not
-    /// know that there is another one. Clients ask both.
+    /// A leader's messages no longer arrive, but it still receives late answers to earlier ones, so for a while it does not
+    /// know that there is another leader. Clients ask both.
     fn keep_stale_leader(&mut self) {
         self.world.network.set_weather(Weather::FAIR);
         // A leader with many proposals in flight looks at nothing else.
@@ -470,8 +477,8 @@ impl Run {
         }
     }
 
-    /// The disk of a follower says that the log is synced, and it is not. After a power cut the rows know more than the
-    /// log: the node must refuse to start, and is replaced.
+    /// The disk of a follower reports the log as synced although it is not. After a power cut the rows include more than
+    /// the log: the node must refuse to start, and is replaced.
     fn lose_log(&mut self) {
         self.pass(SECOND);
         let followers = self.followers();
@@ -503,9 +510,7 @@ impl Run {
             self.violation(STOPPED, text);
         }
         self.expelled = None;
-        self.crash(follower, true);
-        self.machines.remove(&follower);
-        self.desired.remove(&follower);
+        self.take_away(follower);
         if let Some(new) = self.add_machine(false) {
             self.desired.insert(new);
         }

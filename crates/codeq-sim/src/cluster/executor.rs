@@ -31,7 +31,7 @@ const STEP_NANOS_MAX: u64 = 20_000;
 pub struct Panicked {
     /// Whose task it was.
     pub owner: Owner,
-    /// What it said.
+    /// The panic's message.
     pub text: String,
 }
 
@@ -128,14 +128,14 @@ impl Executor {
         state.nodes.insert(node, NodeClock { drift, booted, up: true, stalled_until, cost });
     }
 
-    /// Asks after every step of a node's tasks how long it took besides computing; the node stands still meanwhile.
+    /// Asks after every step of a node's tasks how long it took besides computing, and stalls the node for that long.
     pub fn set_cost(&self, node: NodeId, cost: Cost) {
         if let Some(clock) = self.0.state.lock().nodes.get_mut(&node) {
             clock.cost = Some(cost);
         }
     }
 
-    /// Lets a node that crashed have tasks again. Its machine was running all the time.
+    /// Lets a crashed node run tasks again. Its machine, and with it its clock, kept running.
     pub fn restart(&self, node: NodeId) {
         if let Some(clock) = self.0.state.lock().nodes.get_mut(&node) {
             clock.up = true;
@@ -164,6 +164,21 @@ impl Executor {
         if let Some(clock) = state.nodes.get_mut(&node) {
             clock.stalled_until = clock.stalled_until.max(until);
         }
+    }
+
+    /// Ends the stall of a node at once.
+    pub fn resume(&self, node: NodeId) {
+        let mut state = self.0.state.lock();
+        let now = state.now;
+        let Some(clock) = state.nodes.get_mut(&node).filter(|clock| clock.stalled_until > now)
+        else {
+            return;
+        };
+        clock.stalled_until = Duration::ZERO;
+        // Its tasks wait for the end of the stall. Waking one that waits for something else is harmless.
+        let of_node = |(id, slot): (&u64, &Slot)| (slot.owner == Some(node)).then_some(*id);
+        let woken: Vec<u64> = state.tasks.iter().filter_map(of_node).collect();
+        state.ready.extend(woken);
     }
 
     /// Starts a task of a node, or of the world.
@@ -230,8 +245,7 @@ impl Executor {
         self.run_until(end, || false);
     }
 
-    /// Runs until a condition holds, which is looked at after every step, or until the time is up. Returns whether it
-    /// holds.
+    /// Runs until a condition holds, which is checked after every step, or until `end`. Returns whether it holds.
     pub fn run_until(&self, end: Duration, mut done: impl FnMut() -> bool) -> bool {
         loop {
             if done() {
@@ -263,7 +277,7 @@ impl Executor {
                 if state.defer_if_stalled(id) {
                     continue;
                 }
-                // It may be gone, or may have been woken twice and run since: both do no harm.
+                // It may be gone, or may have been woken twice and run since. Both are harmless.
                 let Some(slot) = state.tasks.get_mut(&id) else { continue };
                 let Some(task) = slot.task.take() else { continue };
                 let (owner, waker) = (slot.owner, slot.waker.clone());
@@ -298,7 +312,7 @@ impl Executor {
         true
     }
 
-    /// Lets a node stand still for as long as its last step took.
+    /// Stalls a node for as long as its last step took.
     fn charge(&self, owner: Owner) {
         let Some(node) = owner else { return };
         let cost = self.0.state.lock().nodes.get(&node).and_then(|clock| clock.cost.clone());

@@ -6,20 +6,23 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use codeq_core::command::Millis;
+use codeq_engine::SharedObserver;
 use codeq_engine::clock::Clock;
+use codeq_engine::observer::Observer;
 use codeq_raft::fault::Fault;
 use codeq_raft::log_store::{NewNode, Start};
 use codeq_raft::node::{Node, Setup, StartError, Timing, create};
-use codeq_raft::types::{Member, NodeId};
+use codeq_raft::types::{LogId, Member, NodeId};
 use parking_lot::Mutex;
 
 use super::bus::Network;
 use super::executor::Executor;
+use super::moves::Observed;
 use crate::disk::{Faults, SimDisk};
 use crate::rng::mix;
 
 /// The directory of every node, each on its own disk.
-const DIR: &str = "/data";
+pub(super) const DIR: &str = "/data";
 /// The true date when a run starts.
 pub const EPOCH: Millis = 1_700_000_000_000;
 /// What a sync takes, in microseconds.
@@ -87,11 +90,37 @@ pub struct Machine {
     pub clock: Arc<MachineClock>,
     /// Drawn at each start.
     pub incarnation: u64,
-    /// Whether the disk has failed or filled up since the last start: the node may then stop.
+    /// Whether the disk has failed since the last start: the node may then stop.
     pub excused: bool,
     /// By how many parts in a billion its monotonic clock runs too fast.
     pub drift: i64,
     process: Arc<Mutex<Process>>,
+    picture: Arc<Mutex<PictureSlot>>,
+    /// The transitions that the process has reported.
+    pub(super) observed: Arc<Observed>,
+}
+
+/// openraft's state at one moment, as indexes of entries; 0 means none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Picture {
+    /// The last entry that its log no longer has.
+    pub purged: u64,
+    /// The last entry that its snapshot includes.
+    pub snapshot: u64,
+    /// The last entry that its rows include.
+    pub applied: u64,
+    /// The last entry that it knows to be committed.
+    pub committed: u64,
+    /// The last entry of its log.
+    pub last: u64,
+    /// Rows of another node are being installed: openraft counts them already.
+    pub installing: bool,
+}
+
+#[derive(Default)]
+struct PictureSlot {
+    asked: bool,
+    taken: Option<Picture>,
 }
 
 /// What all machines have in common.
@@ -103,13 +132,18 @@ pub struct World {
     pub network: Network,
     /// The settings of all nodes.
     pub options: codeq_engine::Options,
-    /// How patient they are.
+    /// Their timeouts.
     pub timing: Timing,
     /// The bug that is planted in all of them.
     pub fault: Option<Fault>,
     /// The seed of the run.
     pub seed: u64,
+    /// Makes an observer for every start of a node.
+    pub observers: Option<Observers>,
 }
+
+/// Makes an observer for a start of a node.
+pub type Observers = Arc<dyn Fn(NodeId) -> SharedObserver + Send + Sync>;
 
 /// The address of a node, which nobody uses.
 pub fn member(id: NodeId) -> Member {
@@ -146,7 +180,31 @@ impl Machine {
             boots: AtomicU64::new(1),
         });
         let process = Arc::new(Mutex::new(Process::Down));
-        Ok(Machine { id, disk, clock, incarnation: 0, excused: false, process, drift })
+        let (incarnation, excused) = (0, false);
+        let (picture, observed) = (Arc::default(), Arc::default());
+        Ok(Machine { id, disk, clock, incarnation, excused, process, drift, picture, observed })
+    }
+
+    /// The state that an earlier call asked openraft for, if it has arrived. Asks for a new one.
+    pub fn take_picture(&self) -> Option<Picture> {
+        let node = self.node()?;
+        let mut slot = self.picture.lock();
+        if !std::mem::replace(&mut slot.asked, true) {
+            let (log, process, slot) = (node.log().clone(), node.clone(), self.picture.clone());
+            let index = |id: Option<LogId>| id.map_or(0, |id| id.index);
+            node.raft().external_request(move |state| {
+                let picture = Picture {
+                    purged: index(log.purged_log_id()),
+                    snapshot: index(state.snapshot_meta.last_log_id),
+                    applied: index(process.applied()),
+                    committed: index(state.committed),
+                    last: index(log.last_log_id()),
+                    installing: process.is_installing(),
+                };
+                *slot.lock() = PictureSlot { asked: false, taken: Some(picture) };
+            });
+        }
+        slot.taken.take()
     }
 
     /// The node, if it is up.
@@ -181,12 +239,19 @@ impl Machine {
         }
         self.incarnation = mix(&[self.incarnation, self.id, world.seed]);
         self.excused = false;
+        self.picture = Arc::default();
+        self.observed = Arc::default();
         world.executor.restart(self.id);
         *self.process.lock() = Process::Starting;
+        let observed = Arc::clone(&self.observed) as Arc<dyn Observer>;
+        let observer = match &world.observers {
+            Some(observers) => observers(self.id),
+            None => SharedObserver(Some(observed)),
+        };
         let setup = Setup {
             disk: self.disk.shared(),
             dir: DIR.into(),
-            options: world.options.clone(),
+            options: codeq_engine::Options { observer, ..world.options.clone() },
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             transport: world.network.transport(self.id),
             incarnation: self.incarnation,
@@ -230,9 +295,11 @@ impl Machine {
         }
     }
 
-    /// Plans faults of the disk, after which the node may stop.
+    /// Plans faults of the disk. If it fails, the node may stop; if it is only slow or full, it may not.
     pub fn plan(&mut self, faults: Faults) {
-        self.excused = true;
+        let Faults { fail_write, fail_sync, cut_at_sync, cut_at_change, .. } = &faults;
+        let cut = cut_at_sync.or(*cut_at_change).is_some();
+        self.excused |= fail_write.or(*fail_sync).is_some() || cut;
         self.disk.plan(faults);
     }
 }

@@ -8,12 +8,12 @@ use codeq_raft::node::Node;
 use codeq_raft::types::NodeId;
 
 use super::committed::Committed;
-use super::node::{EPOCH, Machine};
+use super::node::{EPOCH, Machine, Picture};
 use crate::invariants::Violation;
 
-/// The numbers of rules that are not in the contract: Raft's own.
+/// Raft's own rules. Numbers above 100 are for rules that are not among the invariants of the contract.
 pub const RAFT: u8 = 101;
-/// Every answer is the reference's.
+/// Every answer is the one that the reference gives.
 pub const ANSWERS: u8 = 102;
 /// Once faults are over, or a majority is connected, the cluster works again.
 pub const PROGRESS: u8 = 103;
@@ -21,12 +21,13 @@ pub const PROGRESS: u8 = 103;
 pub const STOPPED: u8 = 104;
 /// A follower that returns does not depose a healthy leader.
 pub const STABLE: u8 = 105;
+/// A read is never older than what was acknowledged before it began.
+pub const READS: u8 = 106;
+/// What a script expects.
+pub const SCRIPT: u8 = 107;
 
-/// Milliseconds are rounded in several places.
-const SLACK_MS: Millis = 10;
-
-/// How old the latest note of the time may be.
-const NOTE_AGE_MAX_MS: Millis = 20_000;
+/// Allowance for rounding to milliseconds: of a stamp, of two moments in true time, and of the clocks' drift.
+const SLACK_MS: Millis = 4;
 
 /// The leader as votes name it.
 pub type Leader = (u64, NodeId);
@@ -37,27 +38,28 @@ struct Seen {
     vote: Leader,
     applied: u64,
     purged: u64,
+    committed: u64,
 }
 
-struct TimeSample {
+/// The true time at which an entry was stamped, and its engine time.
+struct Stamped {
     true_time: Duration,
     engine: Millis,
-    incarnations: BTreeMap<NodeId, u64>,
 }
 
 /// What was seen of the nodes so far.
 #[derive(Default)]
 pub struct Rules {
-    /// By how much clocks are off at most, in parts per million.
+    /// Maximum drift of the clocks, in parts per million.
     drift: u64,
     nodes: BTreeMap<NodeId, Seen>,
     leaders: BTreeMap<Leader, u64>,
     highest: Leader,
-    time: Option<TimeSample>,
+    stamped: Option<Stamped>,
 }
 
 impl Rules {
-    /// Rules for clocks that are off by up to this many parts per million.
+    /// Rules for clocks that drift by up to this many parts per million.
     pub fn new(drift: u64) -> Rules {
         Rules { drift, ..Rules::default() }
     }
@@ -72,13 +74,12 @@ impl Rules {
         self.highest
     }
 
-    /// Looks at a node. `calm` means that nothing is going on.
+    /// Checks a node.
     pub fn look(
         &mut self,
         machine: &Machine,
         node: &Node,
         committed: &Committed,
-        calm: bool,
         found: &mut Vec<Violation>,
     ) {
         let metrics = node.raft().metrics().borrow().clone();
@@ -87,18 +88,11 @@ impl Rules {
         let vote = (metrics.vote.leader_id.term, metrics.vote.leader_id.node_id);
         self.highest = self.highest.max(vote);
         let index = |id: &Option<codeq_raft::types::LogId>| id.map_or(0, |id| id.index);
-        let (applied, snapshot) = (index(&metrics.last_applied), index(&metrics.snapshot));
-        let (purged, last) = (index(&metrics.purged), metrics.last_log_index.unwrap_or(0));
+        let (applied, purged) = (index(&metrics.last_applied), index(&metrics.purged));
+        let last = metrics.last_log_index.unwrap_or(0);
         if vote == (0, 0) {
-            // It has just started, and openraft has not said anything yet.
+            // It has just started, and openraft has not reported anything yet.
             return;
-        }
-        // While rows of another node are being installed, openraft counts them already.
-        let ordered = purged <= snapshot && snapshot <= applied && applied <= last;
-        if !ordered && calm {
-            broken(format!(
-                "node {id}: purged {purged} ≤ snapshot {snapshot} ≤ applied {applied} ≤ last {last} does not hold"
-            ));
         }
         let seen = self.nodes.entry(id).or_default();
         if vote < seen.vote {
@@ -112,7 +106,17 @@ impl Rules {
                 broken(format!("node {id} had purged {}, now {purged}", seen.purged));
             }
         }
-        *seen = Seen { incarnation: machine.incarnation, vote, applied, purged };
+        let committed_before = match seen.incarnation == machine.incarnation {
+            true => seen.committed,
+            false => 0,
+        };
+        *seen = Seen {
+            incarnation: machine.incarnation,
+            vote,
+            applied,
+            purged,
+            committed: committed_before,
+        };
         if metrics.state.is_leader() && metrics.vote.committed {
             if vote.1 != id {
                 broken(format!("node {id} leads with a vote for {vote:?}"));
@@ -135,12 +139,31 @@ impl Rules {
         }
     }
 
-    /// Looks at the engine time of a leader that is ready. Time may stand still, but must not run ahead of the truth.
+    /// Checks openraft's state at one moment.
+    pub fn look_at_picture(&mut self, id: NodeId, picture: &Picture, found: &mut Vec<Violation>) {
+        let Picture { purged, snapshot, applied, committed, last, installing } = *picture;
+        let mut broken = |text: String| found.push(Violation::new(RAFT, text));
+        let in_order = [purged, snapshot, applied, committed, last].is_sorted();
+        if !in_order && !installing {
+            broken(format!(
+                "node {id}: purged ≤ snapshot ≤ applied ≤ committed ≤ last does not hold: {picture:?}"
+            ));
+        }
+        let before = &mut self.nodes.entry(id).or_default().committed;
+        if committed < *before {
+            broken(format!("node {id} had committed {before}, now {committed}"));
+        }
+        *before = committed;
+    }
+
+    /// Checks the engine time of a leader that is ready. It may stand still, but must not run ahead of the true time, nor
+    /// faster than the true time since the last entry was stamped: leases and delays would end early.
     pub fn look_at_time(
         &mut self,
+        leader: Leader,
         engine: Millis,
         true_time: Duration,
-        machines: &BTreeMap<NodeId, Machine>,
+        committed: &Committed,
         found: &mut Vec<Violation>,
     ) {
         let drift = self.drift * 11 / 10;
@@ -148,32 +171,81 @@ impl Rules {
             let millis = duration.as_millis() as u64;
             millis + millis * drift / 1_000_000 + SLACK_MS
         };
-        let latest = EPOCH + passed(true_time);
-        if engine > latest {
-            let text = format!(
-                "engine time is {} ms ahead of the truth: whatever lasts a while would end early",
-                engine - latest
-            );
-            found.push(Violation::new(8, text));
-        }
-        let incarnations: BTreeMap<NodeId, u64> =
-            machines.iter().map(|(id, machine)| (*id, machine.incarnation)).collect();
-        if let Some(last) = &self.time {
-            // If most nodes have restarted, nobody may know what time it was, and their wall clocks count.
-            let same = |(id, one): &(&NodeId, &u64)| last.incarnations.get(id) == Some(one);
-            let stayed = incarnations.iter().filter(same).count();
-            // A note of the time may be some seconds old, in which bad clocks drift apart.
-            let latest = last.engine
-                + passed(true_time.saturating_sub(last.true_time))
-                + self.drift * NOTE_AGE_MAX_MS / 1_000_000;
-            if engine > latest && stayed * 2 > incarnations.len() {
+        let mut ahead_of = |latest: Millis, what: &str| {
+            if engine > latest {
                 let text = format!(
-                    "a new leader's engine time is {} ms ahead of the one before",
+                    "engine time of leader {leader:?} is {} ms ahead of {what}",
                     engine - latest
                 );
                 found.push(Violation::new(8, text));
             }
+        };
+        ahead_of(EPOCH + passed(true_time), "the truth");
+        let last = committed.last_stamp();
+        if last.is_some_and(|(by, _)| by > leader) {
+            // It does not know yet that it is deposed. Nothing that it stamps will be committed.
+            return;
         }
-        self.time = Some(TimeSample { true_time, engine, incarnations });
+        if let Some(stamped) = &self.stamped {
+            let since = passed(true_time.saturating_sub(stamped.true_time));
+            ahead_of(stamped.engine + since, "the last entry");
+        }
+        if let Some((by, moment)) = last
+            && by == leader
+            && self.stamped.as_ref().is_none_or(|stamped| stamped.engine < moment)
+        {
+            let ago = Duration::from_millis(engine.saturating_sub(moment));
+            let true_time = true_time.saturating_sub(ago);
+            self.stamped = Some(Stamped { true_time, engine: moment });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: Picture =
+        Picture { purged: 1, snapshot: 2, applied: 3, committed: 4, last: 5, installing: false };
+
+    fn found(pictures: &[Picture]) -> usize {
+        let (mut rules, mut found) = (Rules::new(1_000), Vec::new());
+        pictures.iter().for_each(|picture| rules.look_at_picture(1, picture, &mut found));
+        found.len()
+    }
+
+    #[test]
+    fn positions_are_in_order() {
+        let same = Picture { purged: 3, snapshot: 3, committed: 3, last: 3, ..GOOD };
+        assert_eq!(found(&[GOOD, GOOD]) + found(&[same]), 0);
+        let bad = [
+            Picture { purged: 3, ..GOOD },
+            Picture { snapshot: 4, ..GOOD },
+            Picture { applied: 5, ..GOOD },
+            Picture { committed: 6, ..GOOD },
+        ];
+        for picture in bad {
+            assert_eq!(found(&[picture]), 1, "{picture:?}");
+            assert_eq!(found(&[Picture { installing: true, ..picture }]), 0);
+        }
+    }
+
+    #[test]
+    fn the_commit_index_never_goes_back() {
+        let before = Picture { committed: 5, ..GOOD };
+        assert_eq!(found(&[GOOD, before]), 0);
+        assert_eq!(found(&[before, GOOD]), 1);
+    }
+
+    #[test]
+    fn time_never_runs_ahead_of_the_truth() {
+        let committed = Committed::new(1, 0).unwrap();
+        let seconds = Duration::from_secs(100);
+        for (ahead, expected) in [(0, 0), (100 + 14, 0), (200, 1)] {
+            let mut found = Vec::new();
+            let engine = EPOCH + 100_000 + ahead;
+            Rules::new(1_000).look_at_time((1, 1), engine, seconds, &committed, &mut found);
+            assert_eq!(found.len(), expected, "{ahead} ms");
+        }
     }
 }

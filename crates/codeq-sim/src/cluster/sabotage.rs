@@ -1,4 +1,4 @@
-//! Planted bugs of clusters: each switches off one rule of a node, and the checkers have to notice.
+//! Planted bugs of clusters: each disables one rule of a node, and the checkers must notice.
 
 use codeq_raft::fault::Fault;
 
@@ -7,14 +7,14 @@ use super::run::{Options, run};
 use crate::invariants::Violation;
 
 /// A bug that needs more seeds than this counts as missed.
-pub const SEEDS_MAX: u64 = 200;
+pub const SEEDS_MAX: u64 = 500;
 
 /// A planted bug.
 #[derive(Debug, Clone, Copy)]
 pub struct Sabotage {
     /// Its name on the command line.
     pub name: &'static str,
-    /// The switch.
+    /// The fault that plants it.
     pub fault: Fault,
     /// The rules that it breaks: one of them has to notice.
     pub breaks: &'static [u8],
@@ -27,7 +27,7 @@ const fn bug(name: &'static str, fault: Fault, breaks: &'static [u8], quick: boo
 }
 
 /// All of them.
-pub const ALL: [Sabotage; 13] = [
+pub const ALL: [Sabotage; 24] = [
     bug("propose-before-ready", Fault::ProposeBeforeReady, &[8, 14, ANSWERS, STOPPED], false),
     bug("no-fence", Fault::NoFence, &[14, ANSWERS, STOPPED], false),
     bug("answer-by-position", Fault::AnswerByPosition, &[ANSWERS, 14, STOPPED], true),
@@ -41,6 +41,17 @@ pub const ALL: [Sabotage; 13] = [
     bug("always-campaign", Fault::AlwaysCampaign, &[STABLE, PROGRESS], true),
     bug("answer-without-read-index", Fault::AnswerWithoutReadIndex, &[ANSWERS], false),
     bug("skip-command", Fault::SkipCommand, &[14, STOPPED], true),
+    bug("ack-before-sync", Fault::AckBeforeSync, &[RAFT], true),
+    bug("forget-vote", Fault::ForgetVote, &[RAFT], true),
+    bug("checkpoint-apart", Fault::CheckpointApart, &[14, STOPPED], false),
+    bug("checkpoint-ahead", Fault::CheckpointAhead, &[14, RAFT, STOPPED], false),
+    bug("configure-at-start", Fault::ConfigureAtStart, &[ANSWERS], true),
+    bug("late-membership", Fault::LateMembership, &[RAFT, PROGRESS, STOPPED, 14], false),
+    bug("refuse-lost", Fault::RefuseLost, &[ANSWERS], true),
+    bug("ignore-full-disk", Fault::IgnoreFullDisk, &[STOPPED], false),
+    bug("repeat-moves", Fault::RepeatMoves, &[14], true),
+    bug("skip-moves", Fault::SkipMoves, &[14], true),
+    bug("stale-note", Fault::StaleNote, &[8], true),
 ];
 
 /// How a planted bug was noticed.

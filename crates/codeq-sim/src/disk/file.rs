@@ -15,7 +15,7 @@ type Page = Box<[u8; PAGE as usize]>;
 /// One in this many changed pages is torn, rather than old or new.
 const TORN_IN: u64 = 4;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Contents {
     len: u64,
     pages: BTreeMap<u64, Page>,
@@ -129,6 +129,11 @@ impl Contents {
         }
         self.cut_len(mix(&[salt, u64::MAX]));
         self.sync();
+    }
+
+    /// Whether a power cut may lose something.
+    pub(super) fn is_synced(&self) -> bool {
+        self.undo.is_empty() && self.len == self.durable_len
     }
 
     /// Loses everything that was not synced.

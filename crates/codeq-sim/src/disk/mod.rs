@@ -122,6 +122,11 @@ impl SimDisk {
         (inner.lying, inner.losing) = (Some(class), Some(class));
     }
 
+    /// Whether syncs do nothing.
+    pub fn lies(&self) -> bool {
+        self.0.lock().lying.is_some()
+    }
+
     /// Cuts the power: open handles become invalid, and the seed decides which unsynced bytes and names survive.
     /// Afterwards the disk works again, without faults.
     pub fn power_cut(&self) {
@@ -142,6 +147,31 @@ impl SimDisk {
             }
         }
         inner.revive();
+    }
+
+    /// A disk with what a power cut would certainly leave of some files: all that is synced, and nothing else. This disk
+    /// does not change.
+    pub fn synced_copy(&self, kept: impl Fn(&Path) -> bool) -> SimDisk {
+        let inner = self.0.lock();
+        let names = inner.names.durable();
+        let mut files = BTreeMap::new();
+        for (_, file) in names.files().filter(|(path, _)| kept(path)) {
+            if let Some(contents) = inner.files.get(&file) {
+                let mut contents = contents.clone();
+                contents.lose_unsynced();
+                files.insert(file, contents);
+            }
+        }
+        let (seed, next_file) = (inner.seed, inner.next_file);
+        SimDisk(Arc::new(Mutex::new(Inner { seed, names, files, next_file, ..Inner::default() })))
+    }
+
+    /// Whether a power cut would leave these files as they are.
+    pub fn is_synced(&self, matters: impl Fn(&Path) -> bool) -> bool {
+        let inner = self.0.lock();
+        let synced = |file| inner.files.get(&file).is_none_or(Contents::is_synced);
+        inner.names.is_synced(&matters)
+            && inner.names.files().all(|(path, file)| !matters(path) || synced(file))
     }
 
     /// Kills the process: open handles become invalid, but the operating system keeps everything that was written.

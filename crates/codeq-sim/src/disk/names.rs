@@ -162,6 +162,21 @@ impl Names {
         Ok(())
     }
 
+    /// Loses every unsynced change.
+    pub(super) fn durable(&self) -> Names {
+        let mut durable = self.durable.clone();
+        durable.prune();
+        Names { now: durable.clone(), durable, pending: Vec::new() }
+    }
+
+    /// Whether no unsynced change concerns any of these paths.
+    pub(super) fn is_synced(&self, matters: impl Fn(&Path) -> bool) -> bool {
+        !self.pending.iter().any(|change| match change {
+            Change::Dir(path) | Change::Create(path, _) | Change::Remove(path) => matters(path),
+            Change::Rename(from, to) => matters(from) || matters(to),
+        })
+    }
+
     /// Each unsynced change survives or gets lost. Half of the crashes keep the order, like a journaling file system:
     /// what survives is a prefix. In the other half, changes survive independently.
     pub(super) fn power_cut(&mut self, salt: u64) {

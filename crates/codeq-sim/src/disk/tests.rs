@@ -60,7 +60,7 @@ fn unsynced_pages_are_old_new_or_torn_each_on_its_own() {
 }
 
 #[test]
-fn the_order_of_writes_does_not_decide() {
+fn what_survives_does_not_depend_on_the_order_of_writes() {
     for seed in 0..50 {
         let after = |order: &[u64]| {
             let (disk, file) = disk(seed);
@@ -130,7 +130,7 @@ fn a_directory_whose_entry_was_not_synced_is_lost_with_its_contents() {
 }
 
 #[test]
-fn lengths_are_lost_too() {
+fn unsynced_lengths_are_lost() {
     let mut lens = std::collections::BTreeSet::new();
     for seed in 0..60 {
         let (disk, file) = disk(seed);
@@ -190,4 +190,24 @@ fn a_lying_sync_makes_nothing_durable() {
         disk.bytes(&path("a")).unwrap() != b"x"
     });
     assert!(lost);
+}
+
+#[test]
+fn a_copy_has_what_is_synced_and_nothing_else() {
+    let (disk, file) = disk(1);
+    let synced = |disk: &SimDisk| disk.is_synced(|_| true);
+    file.write_all_at(&page(1), 0).unwrap();
+    assert!(!synced(&disk));
+    file.sync_data().unwrap();
+    assert!(synced(&disk));
+    file.write_all_at(&page(2), 0).unwrap();
+    disk.create(&path("b")).unwrap();
+    assert!(!synced(&disk));
+    assert!(disk.is_synced(|path| path == Path::new("c")));
+    let copy = disk.synced_copy(|_| true);
+    assert!(synced(&copy));
+    assert_eq!(copy.bytes(&path("a")).unwrap(), page(1));
+    assert!(!copy.exists(&path("b")).unwrap());
+    assert_eq!(disk.bytes(&path("a")).unwrap(), page(2), "the disk itself did not change");
+    assert!(disk.synced_copy(|_| false).bytes(&path("a")).is_err());
 }

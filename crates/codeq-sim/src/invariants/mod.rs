@@ -1,4 +1,4 @@
-//! The invariants of the contract, one file each.
+//! The invariants of the contract with clients (`docs/spec/semantics.md`), one file each.
 //!
 //! There are two kinds of checkers, in the same file if an invariant has both: *structural* ones compare a shard's
 //! rows with each other ([`check_all`]: for `fsck`, the simulator and crash tests), and ones over the *history* that
@@ -8,6 +8,7 @@ use std::fmt;
 
 use codeq_core::State;
 use codeq_core::kv::{KvError, KvRead};
+use codeq_engine::shard::Shard;
 
 use crate::ledger::Ledger;
 
@@ -54,6 +55,16 @@ impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "invariant {}: {}", self.invariant, self.text)
     }
+}
+
+/// Checks the rows of all shards of a process.
+pub fn check_shards<'a>(what: &str, shards: impl Iterator<Item = &'a Shard>) -> Vec<Violation> {
+    let check = |shard: &Shard| {
+        let data = shard.data().read();
+        let failed = |error: KvError| vec![Violation::new(3, format!("{what}: {error}"))];
+        check_all(&data.state, &data.store).unwrap_or_else(failed)
+    };
+    shards.flat_map(check).collect()
 }
 
 /// Checks the rows of one shard, and its state in memory against them.

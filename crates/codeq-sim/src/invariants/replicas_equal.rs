@@ -7,8 +7,24 @@ use codeq_core::State;
 use codeq_core::digest::digest;
 use codeq_core::kv::for_each;
 use codeq_core::kv::{Key, KvError, KvRead, Table};
+use codeq_engine::shard::Shard;
 
 use super::Violation;
+
+/// Compares the shards of a process with references that applied the same commands.
+pub fn check_shards<'a, 'b, B: KvRead + 'b>(
+    what: &str,
+    shards: impl Iterator<Item = &'a Shard>,
+    references: impl Iterator<Item = (&'b State, &'b B)>,
+) -> Result<Vec<Violation>, KvError> {
+    let mut found = Vec::new();
+    for (shard, reference) in shards.zip(references) {
+        let data = shard.data().read();
+        let what = format!("{what}, shard {}", shard.number);
+        found.extend(check(&what, (&data.state, &data.store), reference)?);
+    }
+    Ok(found)
+}
 
 /// Compares two shards that applied the same commands, and reports the first row that differs.
 pub fn check<A: KvRead + ?Sized, B: KvRead + ?Sized>(

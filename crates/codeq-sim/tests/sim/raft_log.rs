@@ -488,7 +488,7 @@ fn random_step(node: &Node, draw: &mut impl FnMut(u64) -> u64, term: &mut u64) -
 }
 
 #[test]
-fn it_agrees_with_a_list_over_any_history() {
+fn the_log_store_matches_a_plain_list() {
     for seed in 0..60_u64 {
         let mut draws = seed << 32;
         let mut draw = |below: u64| {

@@ -113,7 +113,7 @@ fn is_noticed(shard: &Shard, store: &MemStore) -> bool {
 }
 
 #[test]
-fn healthy_rows_are_healthy() {
+fn intact_rows_have_no_violations() {
     let shard = shard();
     let places: Vec<Place> = rows(&shard.store, Table::Task)
         .iter()

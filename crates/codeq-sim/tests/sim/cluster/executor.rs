@@ -131,6 +131,27 @@ fn a_stalled_node_does_nothing_meanwhile() {
 }
 
 #[test]
+fn a_stalled_node_can_be_resumed() {
+    let executor = Executor::new(1);
+    let _entered = executor.enter();
+    executor.boot(1, 0);
+    let (notes, note) = noted();
+    let world = executor.clone();
+    executor.spawn_on(Some(1), async move {
+        runtime::sleep(SECOND).await;
+        note(world.time().as_secs());
+        runtime::sleep(SECOND).await;
+        note(world.time().as_secs());
+    });
+    executor.run_for(SECOND / 2);
+    executor.stall(1, SECOND * 15);
+    executor.run_for(SECOND * 7 / 2);
+    executor.resume(1);
+    executor.run_for(SECOND * 15);
+    assert_eq!(*notes.lock(), [4, 5]);
+}
+
+#[test]
 fn panics_are_kept_and_end_their_task() {
     let executor = Executor::new(1);
     let _entered = executor.enter();

@@ -7,9 +7,10 @@ const SEEDS: u64 = 16;
 
 #[test]
 fn the_same_seed_is_the_same_run_of_a_cluster() {
-    for seed in [1, 3] {
+    for (seed, nodes) in [(1, 3), (3, 5)] {
         let (first, second) = (run(seed, &Options::default()), run(seed, &Options::default()));
         assert_eq!(first, second, "seed {seed}");
+        assert_eq!(first.nodes, nodes);
     }
 }
 
