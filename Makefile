@@ -48,6 +48,7 @@ TYPESCRIPT := typescript@5.9.3
 REQUIREMENTS := crates/codeq-server/tests/grpc/python/requirements.txt crates/codeq/tests/server/requirements.txt
 VENV := target/venv
 INTERLEAVINGS := $(CARGO) test --locked -p codeq-engine --features shuttle --lib interleavings
+OVER_CLUSTER := CODEQ_TEST_CLUSTER=1 $(CARGO) test --workspace --locked --test server -- http:: grpc::
 COMPAT := $(VENV)/bin/python -B tests/compat/run.py --binary target/debug/codeq
 
 .PHONY: all dist dist-test test interleavings compat verify docs bench campaign attack fuzz advisories clean prepare
@@ -67,10 +68,11 @@ dist:
 dist-test:
 	dist/test/run $(PACKAGES) $(DIST_TESTS)
 
-# Every test in the workspace (unit, property, conformance, simulator, crash, command line, examples), then the original
-# codeQ's clients against the binary those tests built.
+# Every test in the workspace (unit, property, conformance, simulator, crash, command line, examples), the server's tests
+# again over a cluster of one, then the original codeQ's clients against the binary those tests built.
 test: prepare
 	$(CARGO) test --workspace --locked
+	$(OVER_CLUSTER)
 	$(INTERLEAVINGS)
 	$(COMPAT)
 

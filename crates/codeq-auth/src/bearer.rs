@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn spaces_around_a_token_are_not_the_tokens() {
+    fn spaces_around_a_token_are_ignored() {
         for value in ["Bearer  a", "Bearer a ", " Bearer a", "Bearer \ta\t"] {
             assert_eq!(of(&[value.as_bytes()]).as_deref(), Ok("a"), "{value:?}");
         }
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn tricks_are_invalid() {
+    fn ambiguous_headers_are_invalid() {
         let cases: [&[&[u8]]; 6] = [
             &[b"Bearer a", b"Bearer a"],
             &[b"Bearer a", b"Basic b"],
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_has_a_longest_length() {
+    fn tokens_that_are_too_long_are_refused() {
         let longest = "a".repeat(TOKEN_BYTES_MAX);
         assert_eq!(of(&[format!("Bearer {longest}").as_bytes()]), Ok(longest.clone()));
         let over = of(&[format!("Bearer {longest}a").as_bytes()]);

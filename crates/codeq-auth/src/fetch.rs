@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_http_is_for_loopback() {
+    fn plain_http_works_only_on_loopback() {
         for good in [
             "https://id.example.com/keys",
             "http://127.0.0.1:8080/keys",

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn six_scopes_are_all_scopes() {
+    fn the_six_worker_scopes_make_up_all_scopes() {
         let mut grants = Grants::default();
         for name in ["claim", "heartbeat", "abandon", "nack", "result", "subscribe"] {
             assert_ne!(grants.scopes, Scopes::ALL);

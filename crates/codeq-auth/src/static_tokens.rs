@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_or_its_hash() {
+    fn a_token_is_found_whether_listed_in_plain_or_as_a_hash() {
         for hash in [ABC.to_owned(), ABC.to_uppercase()] {
             let entries = [entry(Some("first"), None), entry(None, Some(&hash))];
             let tokens = StaticTokens::new(&entries, Kind::Worker).unwrap();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_is_its_own() {
+    fn each_token_finds_its_own_entry() {
         let entries: Vec<StaticToken> = (0..10)
             .map(|n| StaticToken {
                 subject: format!("s{n}"),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_the_subject() {
+    fn errors_name_the_subject() {
         let long = "x".repeat(300);
         let cases = [
             (entry(None, None), "has neither"),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn one_token_is_not_two_people() {
+    fn the_same_token_twice_is_refused() {
         let entries = [entry(Some("abc"), None), entry(None, Some(ABC))];
         let refused = StaticTokens::new(&entries, Kind::Worker).err().expect("is refused");
         assert!(refused.contains("same token"), "{refused}");

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deadline_without_end_is_far_away() {
+    fn an_endless_duration_becomes_a_distant_deadline() {
         assert!(from_now(Duration::MAX) > Instant::now() + Duration::from_secs(86_400));
     }
 }

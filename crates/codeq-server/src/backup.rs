@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_at_a_time_and_nowhere_without_a_target() {
+    async fn one_backup_runs_at_a_time_and_none_without_a_target() {
         let base = tempfile::tempdir().unwrap();
         let config = Config { data_dir: base.path().join("data"), ..Config::default() };
         let engine = Engine::open(&config.data_dir, Options::default()).unwrap();

@@ -30,4 +30,4 @@ pub mod times;
 mod webhooks;
 
 pub use config::Config;
-pub use server::{Server, StartError};
+pub use server::{OpenEngine, Server, StartError};

@@ -1,10 +1,11 @@
 //! A running server: engine, service, listeners and shutdown.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use codeq_engine::OpenError;
+use codeq_engine::{Engine, OpenError, Options};
 use codeq_net::TlsError;
 use codeq_webhooks::dns::{DnsResolver, Resolve};
 use tokio::sync::watch;
@@ -27,15 +28,18 @@ pub struct Server {
     app: Arc<App>,
     addresses: Addresses,
     streams: Streams,
-    /// True answers waiting claims, lets no new ones wait, and fails the readiness probe.
+    /// Once true, waiting claims are answered, no new ones wait, and the readiness probe fails.
     draining: watch::Sender<bool>,
-    /// True closes the listeners.
+    /// Once true, the listeners are closed.
     stopping: watch::Sender<bool>,
     listeners: Vec<JoinHandle<()>>,
     /// Webhooks and artifact cleanup.
     background: Vec<JoinHandle<()>>,
     ready_after: Duration,
 }
+
+/// Opens a data directory.
+pub type OpenEngine = fn(&Path, Options) -> Result<Engine, OpenError>;
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +67,7 @@ pub enum StartError {
 }
 
 impl Server {
-    /// Opens the data, binds the listeners and serves.
+    /// Binds the listeners, opens the data and serves.
     pub async fn start(config: Config) -> Result<Server, StartError> {
         Server::start_with(config, Arc::new(DnsResolver::system())).await
     }
@@ -73,7 +77,17 @@ impl Server {
         config: Config,
         resolve: Arc<dyn Resolve>,
     ) -> Result<Server, StartError> {
-        Server::launch(config, resolve, Reloading::default()).await
+        Server::start_on(config, resolve, Engine::open).await
+    }
+
+    /// Starts a server with a custom resolver on an engine that is opened in another way, such as a member of a
+    /// cluster.
+    pub async fn start_on(
+        config: Config,
+        resolve: Arc<dyn Resolve>,
+        open: OpenEngine,
+    ) -> Result<Server, StartError> {
+        Server::launch(config, resolve, Reloading::default(), open).await
     }
 
     /// Starts a server whose configuration can be reloaded.
@@ -81,7 +95,8 @@ impl Server {
         config: Config,
         reloading: Reloading,
     ) -> Result<Server, StartError> {
-        Server::launch(config, Arc::new(DnsResolver::system()), reloading).await
+        let resolve = Arc::new(DnsResolver::system());
+        Server::launch(config, resolve, reloading, Engine::open).await
     }
 
     /// Address of the HTTP API.
@@ -120,8 +135,8 @@ impl Server {
         self.app.take_over(config).await
     }
 
-    /// Removes artifacts now that no result names and that are older than `older_than`. This also
-    /// runs at the start and every few hours, for artifacts older than an hour.
+    /// Runs the sweep of artifacts now: removes those older than `older_than` that no result names. The
+    /// server also does this at the start and every few hours, for artifacts older than an hour.
     pub async fn sweep_artifacts(&self, older_than: Duration) -> Result<Swept, String> {
         let service = &self.app.service;
         sweep::sweep(&service.artifacts, service.engine(), older_than).await

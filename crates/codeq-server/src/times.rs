@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments() {
+    fn timestamps_have_milliseconds_and_the_zones_offset() {
         let utc = Times::new("UTC").unwrap();
         assert_eq!(utc.text(1_700_000_000_007), "2023-11-14T22:13:20.007Z");
         assert_eq!(utc.text(0), "1970-01-01T00:00:00.000Z");

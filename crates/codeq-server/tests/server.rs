@@ -1,4 +1,4 @@
-//! The server over real sockets, an area a module. One binary, because linking one takes seconds.
+//! The server over real sockets, one module per area. One binary, because linking each takes seconds.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,6 +9,8 @@
 )]
 
 mod callbacks;
+#[path = "../../codeq-raft/tests/raft/start.rs"]
+mod cluster_of_one;
 mod grpc;
 mod http;
 mod observe;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::connect::DialError;
 use crate::lookups::{LookupError, Lookups};
-use crate::policy::{Destination, Policy};
+use crate::policy::{AddressPolicy, Destination};
 
 /// Maximum number of addresses of one host that are tried.
 const DIALS_MAX: usize = 4;
@@ -22,7 +22,7 @@ const UNUSED_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 /// Finds the addresses that a call may go to.
 #[derive(Clone)]
 pub(crate) struct AllowedAddresses {
-    pub policy: Arc<Policy>,
+    pub policy: Arc<AddressPolicy>,
     pub lookups: Lookups,
     /// Where this server listens.
     pub own: Arc<[SocketAddr]>,
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_this_machine() {
+    fn addresses_of_this_machine_are_recognised() {
         for own in ["127.0.0.1", "127.9.9.9"] {
             assert!(is_this_machine(own.parse().unwrap()), "{own}");
         }

@@ -26,7 +26,7 @@ use crate::connect::{Connector, DIAL, Dial, DialError};
 use crate::dns::Resolve;
 use crate::lookups::Lookups;
 use crate::per_address::PerAddress;
-use crate::policy::{Destination, Policy};
+use crate::policy::{AddressPolicy, Destination};
 use crate::retry_after;
 
 const USER_AGENT: HeaderValue =
@@ -129,7 +129,7 @@ impl Default for Options {
 
 impl Client {
     /// A client that calls only what the policy allows, at the addresses that `resolve` finds.
-    pub fn new(policy: Arc<Policy>, resolve: Arc<dyn Resolve>, options: Options) -> Client {
+    pub fn new(policy: Arc<AddressPolicy>, resolve: Arc<dyn Resolve>, options: Options) -> Client {
         let Options { own, roots, time, connections, per_address, lookups } = options;
         let connector = Connector::new(roots, ANSWER_BYTES_MAX, connections);
         let lookups = Lookups::new(resolve, lookups);

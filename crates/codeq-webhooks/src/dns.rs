@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn this_machine_has_a_name() {
+    async fn localhost_resolves_to_loopback() {
         let found = DnsResolver::system().resolve("localhost").await.unwrap();
         assert!(!found.is_empty() && found.iter().all(IpAddr::is_loopback), "{found:?}");
     }

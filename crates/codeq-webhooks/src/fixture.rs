@@ -15,7 +15,7 @@ use tracing::Span;
 use crate::client::{self, Client};
 use crate::dns::Resolve;
 use crate::outbound::Outbound;
-use crate::policy::Policy;
+use crate::policy::AddressPolicy;
 use crate::report::{Report, WebhookKind, WebhookOutcome};
 use crate::secrets::Secrets;
 
@@ -53,7 +53,7 @@ impl Fixture {
         let dir = tempfile::tempdir().unwrap();
         let options = Options { shards: Some(shards), ..Options::default() };
         let engine = Arc::new(Engine::open(dir.path(), options).unwrap());
-        let policy = Arc::new(Policy::new(&[]));
+        let policy = Arc::new(AddressPolicy::new(&[]));
         let counted = Arc::new(Counted::default());
         let no_slots = client::Options { per_address: 0, ..client::Options::default() };
         let outbound = Outbound {

@@ -10,7 +10,7 @@ use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 
 use crate::client::{Answered, Client, SendError};
 use crate::dispatcher::{Call, Outcome};
-use crate::policy::{Destination, Policy};
+use crate::policy::{AddressPolicy, Destination};
 use crate::report::{FormatTime, Report};
 use crate::secrets::Secrets;
 use crate::signing;
@@ -24,7 +24,7 @@ pub struct Outbound {
     /// Sends the requests.
     pub client: Client,
     /// Which addresses may be called.
-    pub policy: Arc<Policy>,
+    pub policy: Arc<AddressPolicy>,
     /// What calls are signed with.
     pub secrets: Arc<Secrets>,
     /// Counts and traces the calls.

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn one_slot_is_a_slot() {
+    fn a_tenant_may_use_an_addresss_only_slot() {
         let calls = PerAddress::new(1);
         let tenant: Arc<str> = "a".into();
         let call = calls.take(&tenant, vec![address(1)]).unwrap();

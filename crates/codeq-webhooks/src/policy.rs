@@ -58,7 +58,7 @@ const fn v6([a, b, c]: [u16; 3], len: u8) -> Ipv6Net {
 
 /// Which addresses may be called.
 #[derive(Debug, Default)]
-pub struct Policy {
+pub struct AddressPolicy {
     allowed: ArcSwap<Vec<IpNet>>,
 }
 
@@ -98,10 +98,10 @@ pub enum Refused {
     AddressNotAllowed,
 }
 
-impl Policy {
+impl AddressPolicy {
     /// Allows public addresses, and these networks.
-    pub fn new(allowed: &[IpNet]) -> Policy {
-        let policy = Policy::default();
+    pub fn new(allowed: &[IpNet]) -> AddressPolicy {
+        let policy = AddressPolicy::default();
         policy.set(allowed);
         policy
     }

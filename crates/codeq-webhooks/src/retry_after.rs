@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_dates_and_nonsense() {
+    fn seconds_and_dates_are_read_and_anything_else_is_ignored() {
         let now = "2026-01-02T03:04:05Z".parse().unwrap();
         let cases: &[(&str, Option<u64>)] = &[
             ("0", Some(0)),
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn twice_is_nonsense() {
+    fn a_repeated_header_is_ignored() {
         let mut headers = HeaderMap::new();
         headers.append(RETRY_AFTER, "5".parse().unwrap());
         headers.append(RETRY_AFTER, "6".parse().unwrap());

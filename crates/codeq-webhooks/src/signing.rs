@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_read() {
+    fn only_secrets_of_valid_length_and_form_are_accepted() {
         let of = |bytes: usize| format!("whsec_{}", STANDARD.encode(vec![7; bytes]));
         for good in [of(24), of(64), "a".repeat(16), "~".repeat(128)] {
             assert_eq!(Secret::read(&good).unwrap().reveal(), good);
@@ -145,7 +145,7 @@ mod tests {
 
     /// The example of the Standard Webhooks specification.
     #[test]
-    fn a_known_signature() {
+    fn the_published_example_has_its_signature() {
         let secret = Secret::read("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
         let id = "msg_p5jXN8AQM9LWM0D4loKWxJek";
         let signed = headers(&[secret], id, 1_614_265_330, br#"{"test": 2432232314}"#);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn two_secrets_while_one_replaces_the_other() {
+    fn both_secrets_sign_during_a_rotation() {
         let (old, new) = (Secret::random(), Secret::random());
         let alone = |secret: &Secret| headers(std::slice::from_ref(secret), "a", 5, b"{}");
         let both = headers(&[old.clone(), new.clone()], "a", 5, b"{}");

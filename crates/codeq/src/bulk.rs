@@ -11,10 +11,10 @@ pub struct Which {
     /// Only tasks whose error contains this text.
     #[arg(long, value_name = "TEXT")]
     error: Option<String>,
-    /// Only tasks that finished, or else were created, before this time, or at least this long ago.
+    /// Only tasks that ended (or, if unfinished, were created) before this time or at least this long ago.
     #[arg(long, value_name = "TIME|AGE", value_parser = moment)]
     before: Option<String>,
-    /// Only tasks that finished, or else were created, after this time, or at most this long ago.
+    /// Only tasks that ended (or, if unfinished, were created) after this time or at most this long ago.
     #[arg(long, value_name = "TIME|AGE", value_parser = moment)]
     after: Option<String>,
     /// Only tasks that this worker claimed last.

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_arrive() {
+    fn flags_reach_the_configuration() {
         let line = "codeq --config f --data-dir d --http-addr 127.0.0.1:1 --shards 2 --durability os \
                     --log-level warn --log-format text --metrics-addr [::1]:2 --tls-cert-file c \
                     --tls-key-file k";
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_says_where_and_who_and_what_to_mind() {
+    fn the_summary_shows_addresses_tokens_and_notes() {
         let flags = Flags { durability: Some(Durability::Os), ..Flags::default() };
         let text = summary(&load(None, std::iter::empty(), &flags).unwrap());
         assert_eq!(

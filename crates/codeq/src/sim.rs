@@ -44,13 +44,13 @@ pub struct Args {
     /// Print everything that the clients of a failing run know.
     #[arg(long)]
     ledger: bool,
-    /// Simulate clusters: elections, partitions, snapshots and changes of members.
+    /// Simulate clusters, which the server cannot run yet: elections, partitions, snapshots and changes of members.
     #[arg(long, conflicts_with_all = ["hours", "steps", "without_fences"])]
     cluster: bool,
     /// Number of nodes, 3 or 5, instead of the number that the seed chooses.
     #[arg(long, requires = "cluster", value_parser = nodes)]
     nodes: Option<u64>,
-    /// Plant a bug in every node, or all bugs in turn, and print which check notices it after how many seeds.
+    /// Plant this bug in every node, or each bug in turn, and print which checker found it and after how many seeds.
     #[arg(long, requires = "cluster", value_name = "NAME|all")]
     sabotage: Option<String>,
 }
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_read_as_in_rust() {
+    fn ranges_are_parsed_like_rusts() {
         assert_eq!(range("1..501"), Ok(1..501));
         assert_eq!(range("7..=9"), Ok(7..10));
         for wrong in ["", "5", "5..5", "9..1", "a..b", "1..-1"] {

@@ -52,7 +52,7 @@ pub struct Add {
     /// How long it lives unless it is renewed. Default: 5m.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     ttl: Option<Duration>,
-    /// Which of several subscriptions is notified. Default: fanout.
+    /// Which subscriptions of a queue are notified. Default: fanout, or group with --group.
     #[arg(long, value_enum)]
     mode: Option<Mode>,
     /// The group's name, in group mode.

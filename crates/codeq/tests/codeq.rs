@@ -1,4 +1,4 @@
-//! The binary as its users meet it, and rules for the repository.
+//! The binary as its users see it, and rules for the repository.
 
 #![allow(
     clippy::unwrap_used,

@@ -30,7 +30,7 @@ fn bad_answers() -> Vec<(&'static str, Answer)> {
 }
 
 #[tokio::test]
-async fn a_bad_first_answer_is_no_set() {
+async fn without_a_valid_key_set_tokens_cannot_be_verified() {
     let signer = Signer::new("ec");
     for (case, answer) in bad_answers() {
         let world = World::new(&[]).await;
@@ -42,7 +42,7 @@ async fn a_bad_first_answer_is_no_set() {
 }
 
 #[tokio::test]
-async fn a_bad_later_answer_changes_nothing() {
+async fn an_invalid_refresh_keeps_the_current_keys() {
     let signer = Signer::new("ec");
     let unknown = Signer::new("unknown").token(&claims());
     for (case, answer) in bad_answers() {
@@ -57,7 +57,7 @@ async fn a_bad_later_answer_changes_nothing() {
 }
 
 #[tokio::test]
-async fn the_largest_body() {
+async fn a_key_set_beyond_256_kib_is_refused() {
     let signer = Signer::new("ec");
     for (bytes, fits) in [(256 << 10, true), ((256 << 10) + 1, false)] {
         let world = World::new(&[]).await;
@@ -69,7 +69,7 @@ async fn the_largest_body() {
 }
 
 #[tokio::test]
-async fn slow_answers_end_after_five_seconds() {
+async fn a_fetch_times_out_after_five_seconds() {
     let signer = Signer::new("ec");
     for answer in [Answer::Hang, Answer::Drip] {
         let world = World::new(&[]).await;
@@ -101,7 +101,7 @@ async fn callers_do_not_wait_for_a_slow_provider_that_failed() {
 }
 
 #[tokio::test]
-async fn a_provider_that_is_not_there() {
+async fn tokens_of_an_unreachable_provider_are_unavailable() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/keys", listener.local_addr().unwrap());
     drop(listener);
@@ -113,7 +113,7 @@ async fn a_provider_that_is_not_there() {
 }
 
 #[tokio::test]
-async fn discovery() {
+async fn a_discovery_document_must_name_its_issuer_and_a_safe_key_url() {
     let signer = Signer::new("ec");
     let provider = Provider::start().await;
     provider.publish(&[&signer]);

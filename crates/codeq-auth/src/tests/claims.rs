@@ -29,7 +29,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn dates_issuer_and_audience() {
+async fn dates_issuer_and_audience_are_checked() {
     let fixture = Fixture::new().await;
     let good: Vec<(&str, &str, Option<Value>)> = vec![
         ("exp 59 s ago", "exp", Some(json!(NOW - 59))),
@@ -87,7 +87,7 @@ async fn dates_issuer_and_audience() {
 }
 
 #[tokio::test]
-async fn the_whole_principal() {
+async fn claims_become_the_principal() {
     let fixture = Fixture::new().await;
     let principal = fixture.ask("x", None).await.expect("is accepted");
     let want = Principal {
@@ -144,7 +144,7 @@ async fn the_tenant_is_the_first_of_five_claims() {
 }
 
 #[tokio::test]
-async fn the_subject_is_a_name() {
+async fn invalid_subjects_are_refused() {
     let fixture = Fixture::new().await;
     assert_invalid(&fixture.ask("sub", None).await, "missing");
     let long = "x".repeat(257);
@@ -193,7 +193,7 @@ async fn a_producer_needs_no_subject() {
 }
 
 #[tokio::test]
-async fn scopes_are_a_text_or_a_list() {
+async fn scopes_are_read_from_a_string_or_a_list() {
     let fixture = Fixture::new().await;
     let two = Scopes::default().with(Scope::Claim).with(Scope::Result);
     for scope in [
@@ -224,7 +224,7 @@ async fn scopes_are_a_text_or_a_list() {
 }
 
 #[tokio::test]
-async fn admins_and_operators() {
+async fn admins_and_operators_are_recognised_by_scope_or_role() {
     let fixture = Fixture::new().await;
     for (name, value, admin, operator) in [
         ("scope", json!("codeq:admin"), true, false),
@@ -246,7 +246,7 @@ async fn admins_and_operators() {
 }
 
 #[tokio::test]
-async fn event_types_and_groups() {
+async fn event_types_and_groups_are_read() {
     let fixture = Fixture::new().await;
     let only = |names: &[&str]| EventTypes::Only(names.iter().map(|name| (*name).into()).collect());
     for (value, want) in [

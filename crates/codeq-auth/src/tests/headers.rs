@@ -51,7 +51,7 @@ async fn unsigned_tokens_are_refused() {
 }
 
 #[tokio::test]
-async fn a_public_key_is_no_shared_secret() {
+async fn a_public_key_is_never_used_as_a_shared_secret() {
     let signers = [Signer::new("ec"), Signer::rsa("rsa", Algorithm::RS256)];
     let world = World::new(&signers.each_ref()).await;
     for signer in &signers {
@@ -99,7 +99,7 @@ async fn the_key_chooses_the_algorithm() {
 }
 
 #[tokio::test]
-async fn headers_that_are_refused() {
+async fn invalid_headers_are_refused() {
     let signer = Signer::new("ec");
     let world = World::new(&[&signer, &Signer::new("other")]).await;
     let cases: Vec<(&str, &str, Option<Value>)> = vec![
@@ -138,7 +138,7 @@ async fn headers_that_are_refused() {
 }
 
 #[tokio::test]
-async fn a_token_brings_no_keys_of_its_own() {
+async fn keys_named_in_a_token_are_ignored() {
     let trusted = Signer::new("ec");
     let attacker = Signer::new("ec");
     let world = World::new(&[&trusted]).await;
@@ -158,7 +158,7 @@ async fn a_token_brings_no_keys_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_single_key_needs_no_name() {
+async fn a_token_without_kid_works_only_with_a_single_key() {
     let signer = Signer::new("ec");
     let nameless = signer.token_with(&changed(signer.header(), "kid", None), &claims());
     let world = World::new(&[&signer]).await;
@@ -184,7 +184,7 @@ async fn ambiguous_names_are_refused() {
 }
 
 #[tokio::test]
-async fn encodings_are_exact() {
+async fn inexact_encodings_are_refused() {
     let signer = Signer::new("ec");
     let world = World::new(&[&signer]).await;
     let good = signer.token(&claims());

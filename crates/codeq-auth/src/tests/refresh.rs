@@ -177,7 +177,7 @@ async fn the_last_good_keys_stay_while_the_provider_is_down() {
 }
 
 #[tokio::test]
-async fn without_keys_tokens_are_not_judged() {
+async fn without_keys_tokens_are_unavailable_not_invalid() {
     let signer = Signer::new("ec");
     let world = World::new(&[]).await;
     let token = signer.token(&claims());

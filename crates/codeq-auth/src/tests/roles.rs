@@ -42,7 +42,7 @@ async fn two_audiences(signer: &Signer) -> (Provider, Settings) {
 }
 
 #[tokio::test]
-async fn fixed_tokens_have_a_role() {
+async fn a_static_token_is_accepted_only_in_its_role() {
     let auth = Authenticator::new(&fixed_config()).unwrap();
     let ask = async |token: &str, role| auth.authenticate(token, role).await;
     for role in [Role::Producer, Role::Any] {
@@ -92,7 +92,7 @@ async fn producers_may_work_if_that_is_allowed() {
 }
 
 #[tokio::test]
-async fn signed_tokens_have_a_role() {
+async fn a_signed_token_is_accepted_only_in_its_role() {
     let signer = Signer::new("ec");
     let (provider, config) = two_audiences(&signer).await;
     let auth = Authenticator::new(&config).unwrap();

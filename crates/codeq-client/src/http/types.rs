@@ -492,7 +492,7 @@ pub struct TaskChanges {
     pub run_at: Option<String>,
 }
 
-/// Per-queue settings.
+/// The policy of a queue: settings that replace the server's defaults for its tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TopicPolicy {

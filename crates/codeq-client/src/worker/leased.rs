@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_said_again_over_a_new_stream() {
+    fn heartbeats_and_reports_are_repeated_on_a_new_stream() {
         let now = Instant::now();
         let (mut leased, _) = leased_with("done", now);
         let (signal, _cancellation) = Signal::new();
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_at_the_end_of_the_grace_goes_back() {
+    fn tasks_still_running_after_the_grace_period_are_abandoned() {
         let now = Instant::now();
         let (mut leased, cancellation) = leased_with("t", now);
         leased.release_running(now);

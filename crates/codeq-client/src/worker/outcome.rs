@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_has_a_bounded_length() {
+    fn a_result_that_is_too_long_is_refused() {
         let of = |length: usize| Outcome::complete(&serde_json::json!({"a": "x".repeat(length)}));
         assert!(matches!(report(of(92).unwrap()), Report::Complete(_)));
         let Report::Nack { reason, .. } = report(of(93).unwrap()) else { panic!("too long") };
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_an_object() {
+    fn a_result_must_be_an_object() {
         assert!(Outcome::complete(&serde_json::json!({"n": 1})).is_ok());
         assert!(Outcome::complete(&[1, 2]).is_err());
         assert!(Outcome::complete(&"text").is_err());
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_of_a_nack_have_three_meanings() {
+    fn a_nack_distinguishes_a_delay_no_delay_and_backoff() {
         let seconds = |delay| match report(Outcome::Nack { delay, reason: String::new() }) {
             Report::Nack { delay_seconds, .. } => delay_seconds,
             other => panic!("{other:?}"),

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_request_may_become_a_loss_and_nothing_else() {
+    async fn only_a_lost_lease_replaces_the_first_reason() {
         let (signal, cancellation) = Signal::new();
         assert!(!cancellation.is_cancelled());
         signal.fire(CancelReason::Requested);

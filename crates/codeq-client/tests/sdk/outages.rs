@@ -32,7 +32,7 @@ impl Network {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cut_connections() {
+async fn no_task_is_lost_or_doubled_when_connections_are_cut() {
     let server = server().await;
     let network = Network::start(&server).await;
     let ledger = Ledger::start(network.options(&server)).await;
@@ -46,7 +46,7 @@ async fn cut_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silent_connections() {
+async fn no_task_is_lost_or_doubled_when_connections_go_silent() {
     let server = server().await;
     let network = Network::start(&server).await;
     let ledger = Ledger::start(network.options(&server)).await;
@@ -61,7 +61,7 @@ async fn silent_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_paused_and_slow_network() {
+async fn no_task_is_lost_or_doubled_on_a_slow_network() {
     let server = server().await;
     let network = Network::start(&server).await;
     let options = network.options(&server).keep_alive(Duration::from_secs(20));
@@ -81,7 +81,7 @@ async fn a_paused_and_slow_network() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_restarted() {
+async fn no_task_is_lost_or_doubled_when_the_server_restarts() {
     let mut server = server().await;
     let ledger = Ledger::start(server.options()).await;
     for step in 1..5 {

@@ -38,7 +38,7 @@ async fn every_field_of_a_task_arrives() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_of_a_batch_stand_for_themselves() {
+async fn each_task_of_a_batch_succeeds_or_fails_on_its_own() {
     let server = TestServer::start().await.unwrap();
     let producer = server.producer().await.unwrap();
     let tasks = vec![
@@ -213,7 +213,7 @@ async fn results_are_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_too_large_is_refused_at_once_and_disturbs_nobody() {
+async fn an_oversized_task_is_refused_and_the_stream_goes_on() {
     let server = server().await;
     let producer = server.producer().await.unwrap();
     let long = "x".repeat(20 << 20);

@@ -74,7 +74,7 @@ impl Drop for Dropped {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_finish_goes_back_without_penalty() {
+async fn unfinished_tasks_go_back_without_penalty() {
     let server = TestServer::start().await.unwrap();
     let producer = server.producer().await.unwrap();
     let (started, mut starts) = mpsc::channel(8);

@@ -337,7 +337,7 @@ async fn a_worker_waits_for_its_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_may_not_work_says_so() {
+async fn a_worker_without_permission_ends_with_an_error() {
     let server = TestServer::start_with(|config| {
         config.allow_producer_as_worker = false;
         for token in &mut config.worker_auth.static_tokens {
@@ -358,7 +358,7 @@ async fn a_worker_that_may_not_work_says_so() {
 }
 
 #[test]
-fn a_worker_that_makes_no_sense_is_not_built() {
+fn invalid_settings_are_refused_at_build() {
     let handler = |_: Task<u64>| async { Ok(Outcome::done()) };
     let builder = || Worker::builder(Options::new("t"));
     let with = || builder().handle("mail", handler);

@@ -1,4 +1,4 @@
-//! The end: what is in flight finishes, what is idle goes, nobody new comes.
+//! Draining: requests in flight finish, idle connections close, and no new ones are accepted.
 
 use std::time::Duration;
 
@@ -77,14 +77,14 @@ async fn clients_that_take_nothing_do_not_hold_up_the_stop() {
 }
 
 #[tokio::test]
-async fn without_connections_the_end_is_at_once() {
+async fn a_stop_without_connections_is_immediate() {
     let server = Server::start_with(limits(), None, LONG).await;
     server.stop();
     server.ended().await;
 }
 
 #[tokio::test]
-async fn no_grace_is_no_wait() {
+async fn a_grace_of_zero_drops_requests_at_once() {
     let server = Server::start_with(limits(), None, Duration::ZERO).await;
     let mut busy = server.connect().await;
     busy.send("GET /wait HTTP/1.1\r\nHost: t\r\n\r\n").await;

@@ -1,4 +1,4 @@
-//! HTTP/2 frames written by hand: a client that keeps no rules.
+//! HTTP/2 frames written by hand: a client that follows no rules.
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;

@@ -138,7 +138,7 @@ async fn the_newest_connection_is_refused_when_there_are_too_many() {
 }
 
 #[tokio::test]
-async fn limits_beyond_the_clock_are_none() {
+async fn endless_timeouts_are_accepted() {
     let forever = Duration::MAX;
     let limits = NetLimits { header_timeout: forever, idle_timeout: forever, ..limits() };
     let server = Server::start_with(limits, None, forever).await;

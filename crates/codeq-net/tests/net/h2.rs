@@ -1,4 +1,4 @@
-//! HTTP/2: what is served, and the known ways to wear a server out.
+//! HTTP/2: what is served, and known denial-of-service attacks.
 
 use std::sync::atomic::Ordering;
 

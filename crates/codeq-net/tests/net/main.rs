@@ -1,4 +1,4 @@
-//! The accept loop over real sockets: what it serves, and what it does not put up with.
+//! The accept loop over real sockets: what it serves, and what it refuses.
 
 #![allow(
     clippy::unwrap_used,

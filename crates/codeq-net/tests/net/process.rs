@@ -1,4 +1,4 @@
-//! A server in a process of its own: for limits that belong to a process.
+//! A server in its own process, for limits of a process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

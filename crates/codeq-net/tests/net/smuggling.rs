@@ -38,7 +38,7 @@ async fn ambiguous_requests_are_400_and_what_follows_is_not_served() {
 }
 
 #[tokio::test]
-async fn they_are_400_after_a_sound_request_too() {
+async fn ambiguous_requests_are_400_after_a_valid_one_too() {
     let server = Server::start(limits()).await;
     for (what, rest) in ROWS {
         let mut client = server.connect().await;

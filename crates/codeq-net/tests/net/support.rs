@@ -60,7 +60,7 @@ impl Gate {
     }
 }
 
-/// Gives 64 KiB for ever, and says when nobody wants more.
+/// An endless body in chunks of 64 KiB, which reports when it is dropped.
 struct Endless(Arc<Events>);
 
 impl hyper::body::Body for Endless {
@@ -164,7 +164,7 @@ impl Server {
     }
 }
 
-/// A client of HTTP/1 that writes what it is told and reads what there is.
+/// An HTTP/1 client that sends raw bytes and reads raw responses.
 pub struct Client<S> {
     pub stream: S,
     buf: Vec<u8>,
@@ -193,7 +193,7 @@ impl<S: AsyncRead + tokio::io::AsyncWrite + Unpin> Client<S> {
         self.answer().await
     }
 
-    /// Reads one response whose length is told.
+    /// Reads one response that has a `Content-Length`.
     pub async fn answer(&mut self) -> Answer {
         self.try_answer().await.expect("an answer")
     }

@@ -146,7 +146,7 @@ async fn a_new_certificate_is_picked_up() {
 }
 
 #[tokio::test]
-async fn a_reload_is_at_once() {
+async fn a_reload_takes_effect_at_once() {
     let (files, _) = Files::new();
     let tls = files.load().unwrap();
     let server = start(tls.clone()).await;
@@ -195,7 +195,7 @@ fn a_key_that_everybody_can_read_is_refused() {
 }
 
 #[test]
-fn a_file_that_is_no_certificate_by_far_is_refused() {
+fn files_that_are_too_large_or_empty_are_refused() {
     let (files, _) = Files::new();
     fs::write(files.cert(), vec![b'x'; 2 * 1024 * 1024]).unwrap();
     assert!(matches!(files.load(), Err(TlsError::TooLarge(_))));

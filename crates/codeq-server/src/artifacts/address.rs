@@ -1,8 +1,8 @@
 //! The download URL of a stored artifact, and the key of its object.
 //!
-//! A record holds only names and URLs, so the URL encodes the object's version (which upload, and
-//! which artifact of it), its content type, and the digest of its bytes. A download request is
-//! never trusted for these: they come from the URL in the stored record.
+//! A stored result holds only the names and URLs of its artifacts, so the URL encodes the object's version
+//! (which upload, and which artifact of it), its content type, and the digest of its bytes. A download
+//! request is never trusted for these: they come from the URL in the stored result.
 
 use codeq_core::id::TaskId;
 use object_store::path::Path;
@@ -46,7 +46,7 @@ impl Stored {
         format!("{public}{ROUTE}{id}/{}?{query}", escaped(name))
     }
 
-    /// Parses a URL from this task's record. `None` if the artifact is stored elsewhere.
+    /// Parses a URL from this task's result. `None` if the artifact is stored elsewhere.
     pub fn parse(id: TaskId, url: &str) -> Option<Stored> {
         // Fast path: most results have no artifacts of ours, and every task removal checks.
         if !url.contains(ROUTE) {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn content_types() {
+    fn only_valid_content_types_are_accepted() {
         let long = format!("text/{}", "x".repeat(251));
         for good in
             ["text/html", "application/vnd.a+json", "a/b; c=d", "text/plain;charset=\"x y\""]

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn any_length_with_and_without_filling() {
+    fn any_length_decodes_with_and_without_padding() {
         for length in
             [0, 1, 2, 3, 4, PIECE / 4 * 3 - 1, PIECE / 4 * 3, PIECE / 4 * 3 + 1, PIECE * 2]
         {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_base64() {
+    fn invalid_base64_is_refused() {
         let inside = format!("{}QQ=={}", "A".repeat(PIECE - 4), "AAAA");
         for bad in [
             "A",

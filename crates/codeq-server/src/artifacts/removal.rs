@@ -45,7 +45,7 @@ impl Observer for RemovalObserver {
     fn committed(&self, _shard: ShardId, effects: &[Effect]) {
         for effect in effects {
             let Effect::ArtifactsGone { id, artifacts } = effect else { continue };
-            // Parse later: clients can put any URL in a record, and commits wait for this function.
+            // Parse later: clients can put any URL in a result, and commits wait for this function.
             if artifacts.iter().any(|artifact| artifact.url.contains(ROUTE)) {
                 // If the queue is full, the sweep removes the objects.
                 let _ = self.0.try_send(Removed { id: *id, artifacts: artifacts.clone() });
@@ -54,7 +54,7 @@ impl Observer for RemovalObserver {
     }
 }
 
-/// The objects that a record references.
+/// The objects that a result references.
 pub(super) fn stored(id: TaskId, artifacts: &[Artifact]) -> Vec<(u128, usize)> {
     let ours = artifacts.iter().filter_map(|artifact| Stored::parse(id, &artifact.url));
     ours.map(|stored| (stored.upload, stored.index)).collect()

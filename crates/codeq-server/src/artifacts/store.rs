@@ -28,11 +28,11 @@ const UNKNOWN_SCHEME: &str = "unknown scheme: use file, s3, gs or az";
 /// An object store for artifacts and backups.
 #[derive(Debug)]
 pub struct Store {
-    place: Place,
+    backend: Backend,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Backend {
     Cloud(Arc<dyn ObjectStore>),
     Local(Local),
 }
@@ -64,18 +64,18 @@ impl Store {
         }
         let bucket = cloud(&url).map_err(|error| error.to_string())?;
         let prefix = Path::from_url_path(url.path()).map_err(|error| error.to_string())?;
-        Ok(Store { place: Place::Cloud(Arc::new(PrefixStore::new(bucket, prefix))) })
+        Ok(Store { backend: Backend::Cloud(Arc::new(PrefixStore::new(bucket, prefix))) })
     }
 
     fn local(dir: PathBuf, fsync: bool) -> Store {
-        Store { place: Place::Local(Local { dir, fsync, opened: Mutex::default() }) }
+        Store { backend: Backend::Local(Local { dir, fsync, opened: Mutex::default() }) }
     }
 
     /// The local directory, unless the store is a bucket.
     pub fn dir(&self) -> Option<&std::path::Path> {
-        match &self.place {
-            Place::Local(local) => Some(&local.dir),
-            Place::Cloud(_) => None,
+        match &self.backend {
+            Backend::Local(local) => Some(&local.dir),
+            Backend::Cloud(_) => None,
         }
     }
 
@@ -143,17 +143,17 @@ impl Store {
 
     /// The store for writing; creates a local directory if needed.
     async fn writable(&self) -> Result<Arc<dyn ObjectStore>> {
-        match &self.place {
-            Place::Cloud(store) => Ok(Arc::clone(store)),
-            Place::Local(local) => local.open(true).await?.ok_or_else(|| missing(&local.dir)),
+        match &self.backend {
+            Backend::Cloud(store) => Ok(Arc::clone(store)),
+            Backend::Local(local) => local.open(true).await?.ok_or_else(|| missing(&local.dir)),
         }
     }
 
     /// The store for reading; `None` if the local directory does not exist yet.
     async fn readable(&self) -> Result<Option<Arc<dyn ObjectStore>>> {
-        match &self.place {
-            Place::Cloud(store) => Ok(Some(Arc::clone(store))),
-            Place::Local(local) => local.open(false).await,
+        match &self.backend {
+            Backend::Cloud(store) => Ok(Some(Arc::clone(store))),
+            Backend::Local(local) => local.open(false).await,
         }
     }
 }

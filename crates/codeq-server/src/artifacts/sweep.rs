@@ -1,5 +1,5 @@
-//! Finds and removes objects that no record references: left by a crash between upload and submit,
-//! or by a store that was unavailable when their task was removed.
+//! Finds and removes objects that no task's result references: left by a crash between upload and
+//! submit, or by a store that was unavailable when their task was removed.
 //!
 //! Deliberately slow, holding at most one page in memory. Ignores keys this server did not create.
 
@@ -28,7 +28,7 @@ pub struct Swept {
     pub removed: u64,
 }
 
-/// Visits every object once and removes those older than `older_than` that no record references.
+/// Visits every object once and removes those older than `older_than` that no result references.
 pub async fn sweep(
     artifacts: &Artifacts,
     engine: &Engine,
@@ -63,13 +63,13 @@ pub async fn sweep(
 
 #[derive(Default)]
 struct Page {
-    /// The last task looked up and the objects its record references: a task's objects are listed together.
+    /// The last task looked up and the objects its result references: a task's objects are listed together.
     known: Option<(TaskId, Vec<(u128, usize)>)>,
     left_over: Vec<(TaskId, Path)>,
 }
 
 impl Page {
-    /// Whether the task's record references this object.
+    /// Whether the task's result references this object.
     async fn references(
         &mut self,
         engine: &Engine,

@@ -52,7 +52,7 @@ pub enum Source {
 /// Validated artifacts with the location of each.
 #[derive(Debug)]
 pub struct Prepared {
-    /// Artifacts for the record, in the order sent.
+    /// Artifacts for the result, in the order sent.
     pub artifacts: Vec<Artifact>,
     id: TaskId,
     uploads: Vec<Upload>,

@@ -198,6 +198,25 @@ impl EventBus {
         Some((reader, missed))
     }
 
+    /// Forgets a shard's transitions if the next one does not follow the last: those in between are missing.
+    fn restart(&self, shard: ShardId, next: u64) {
+        let mut state = self.state.lock();
+        let State { shards, live, woken, .. } = &mut *state;
+        let Some(kept) = shards.get_mut(usize::from(shard)) else {
+            return;
+        };
+        if kept.next == next {
+            return;
+        }
+        *kept = ShardTransitions { next, ..ShardTransitions::default() };
+        for listeners in live.values_mut().filter(|known| !known.woken) {
+            listeners.woken = true;
+            woken.push(Arc::clone(&listeners.news));
+        }
+        drop(state);
+        self.wake.notify_one();
+    }
+
     fn push(&self, shard: ShardId, moves: impl Iterator<Item = Move>) {
         let mut state = self.state.lock();
         let State { shards, live, woken, .. } = &mut *state;
@@ -255,6 +274,10 @@ impl Observer for EventBus {
 
     fn recovered(&self, shard: ShardId, effects: &[Effect]) {
         self.push(shard, moves(effects));
+    }
+
+    fn resumed(&self, shard: ShardId, next: u64) {
+        self.restart(shard, next);
     }
 }
 
@@ -433,6 +456,34 @@ mod tests {
         assert!(bus.listen(&tenant, Some(vec![1, 2])).unwrap().1, "of other shards");
         assert!(bus.listen(&tenant, Some(vec![u64::MAX])).unwrap().1, "of another directory");
         assert!(!bus.listen(&tenant, Some(vec![20 + KEPT as u64 / 2])).unwrap().1);
+    }
+
+    #[tokio::test]
+    async fn a_reader_learns_that_rows_of_another_node_have_replaced_these() {
+        let bus = EventBus::new(1);
+        bus.resumed(ShardId(0), 1);
+        let tenant: Arc<str> = "a".into();
+        let (mut reader, missed) = bus.listen(&tenant, None).unwrap();
+        assert!(!missed);
+        bus.committed(ShardId(0), &[moved("a", 1), moved("a", 2)]);
+        assert_eq!(numbers(&mut reader, 2).await, [1, 2]);
+        // Rows as of the same transition: nothing is missing.
+        bus.resumed(ShardId(0), 3);
+        bus.committed(ShardId(0), &[moved("a", 3)]);
+        assert_eq!(numbers(&mut reader, 1).await, [3]);
+        let waiting = next(&mut reader);
+        let install = async {
+            tokio::task::yield_now().await;
+            bus.resumed(ShardId(0), 90);
+        };
+        let (BusItem::Missed(position), ()) = tokio::join!(waiting, install) else {
+            panic!("not missed")
+        };
+        assert_eq!(position, [90]);
+        bus.committed(ShardId(0), &[moved("a", 90)]);
+        assert_eq!(numbers(&mut reader, 1).await, [90]);
+        assert!(bus.listen(&tenant, Some(vec![3])).unwrap().1);
+        assert!(!bus.listen(&tenant, Some(vec![90])).unwrap().1);
     }
 
     #[tokio::test]

@@ -22,12 +22,12 @@ const HELLO_TIMEOUT_CROWDED: Duration = Duration::from_secs(2);
 /// Waits for the first event, which must be a Hello. `hello` extracts it.
 pub(super) async fn first<In: Message + Default, Hello>(
     app: &App,
-    events: &mut Messages<In>,
+    messages: &mut Messages<In>,
     hello: impl FnOnce(In) -> Option<Hello>,
 ) -> Result<Hello, Status> {
     let crowded = app.budget.strangers().is_crowded();
     let limit = if crowded { HELLO_TIMEOUT_CROWDED } else { HELLO_TIMEOUT };
-    let first = tokio::time::timeout(limit, events.message()).await;
+    let first = tokio::time::timeout(limit, messages.message()).await;
     let first = first.map_err(|_| Status::deadline_exceeded("no Hello in time"))??;
     first.and_then(hello).ok_or_else(|| Status::failed_precondition("first event must be Hello"))
 }

@@ -247,7 +247,7 @@ mod tests {
     struct Client {
         /// `None` once the client is done sending.
         send: Option<UnboundedSender<Bytes>>,
-        events: Messages<ProducerEvent>,
+        messages: Messages<ProducerEvent>,
     }
 
     fn stranger(budget: &Budget) -> Client {
@@ -255,13 +255,13 @@ mod tests {
         let pieces = unfold(receive, |mut receive: UnboundedReceiver<Bytes>| async move {
             Some((Ok::<_, std::io::Error>(receive.recv().await?), receive))
         });
-        let events = Messages::new(Body::from_stream(pieces), &budget.strangers()).unwrap();
-        Client { send: Some(send), events }
+        let messages = Messages::new(Body::from_stream(pieces), &budget.strangers()).unwrap();
+        Client { send: Some(send), messages }
     }
 
     fn admitted(budget: &Budget) -> Client {
         let mut client = stranger(budget);
-        client.events.admit(&budget.tenant(&"a".into()), false, MESSAGE_BYTES_MAX).unwrap();
+        client.messages.admit(&budget.tenant(&"a".into()), false, MESSAGE_BYTES_MAX).unwrap();
         client
     }
 
@@ -272,12 +272,12 @@ mod tests {
 
         /// Reads what has arrived, and expects no complete message.
         async fn reads(&mut self) {
-            let read = std::future::poll_fn(|cx| Poll::Ready(self.events.poll_next(cx)));
+            let read = std::future::poll_fn(|cx| Poll::Ready(self.messages.poll_next(cx)));
             assert!(read.await.is_pending());
         }
 
         async fn fails(&mut self) -> Code {
-            self.events.message().await.unwrap_err().code()
+            self.messages.message().await.unwrap_err().code()
         }
     }
 
@@ -302,7 +302,7 @@ mod tests {
         let mut client = admitted(&budget);
         client.send([prefix(MESSAGE_BYTES_MAX), vec![0; 100]].concat());
         client.reads().await;
-        assert!(client.events.buf.capacity() < 1_024, "{}", client.events.buf.capacity());
+        assert!(client.messages.buf.capacity() < 1_024, "{}", client.messages.buf.capacity());
         assert!(budget.bytes(HeldFor::Streams) <= STEP);
         // Bytes are charged as they arrive.
         client.send(vec![0; 1 << 20]);
@@ -321,7 +321,7 @@ mod tests {
         let hello = Hello { token: "t".repeat(HELLO_BYTES_MAX - 8) };
         client.send(framed(Event::Hello(hello.clone())));
         assert_eq!(
-            client.events.message().await.unwrap().unwrap().event,
+            client.messages.message().await.unwrap().unwrap().event,
             Some(Event::Hello(hello))
         );
         client.send(prefix(HELLO_BYTES_MAX + 1));
@@ -340,10 +340,10 @@ mod tests {
             client.send(piece.to_vec());
         }
         for want in [10, 0, 70_000] {
-            assert_eq!(client.events.message().await.unwrap().unwrap().event, Some(sized(want)));
+            assert_eq!(client.messages.message().await.unwrap().unwrap().event, Some(sized(want)));
         }
         client.send = None;
-        assert!(client.events.message().await.unwrap().is_none());
+        assert!(client.messages.message().await.unwrap().is_none());
         let mut cut = admitted(&budget);
         cut.send(vec![0, 0]);
         cut.send = None;
@@ -366,12 +366,12 @@ mod tests {
             tokio::time::advance(MESSAGE_TIMEOUT - Duration::from_secs(1)).await;
             client.reads().await;
             if pause {
-                client.events.pause().unwrap();
+                client.messages.pause().unwrap();
                 tokio::time::advance(MESSAGE_TIMEOUT).await;
                 client.reads().await;
             }
             client.send(end.to_vec());
-            assert!(client.events.message().await.unwrap().is_some());
+            assert!(client.messages.message().await.unwrap().is_some());
         }
         client.send(start.to_vec());
         let begun = Instant::now();
@@ -392,7 +392,7 @@ mod tests {
         tokio::time::advance(MESSAGE_TIMEOUT * 2).await;
         client.reads().await;
         drop(rest);
-        assert!(client.events.message().await.unwrap().is_some());
+        assert!(client.messages.message().await.unwrap().is_some());
     }
 
     #[tokio::test(start_paused = true)]
@@ -408,20 +408,20 @@ mod tests {
         let begun = Instant::now();
         assert_eq!(client.fails().await, Code::ResourceExhausted);
         assert!(begun.elapsed() >= HELD_MAX && begun.elapsed() < 2 * HELD_MAX);
-        assert_eq!(client.events.buf.capacity(), 0);
+        assert_eq!(client.messages.buf.capacity(), 0);
         drop((client, rest));
         // Pauses count here, but the time between messages does not.
         let mut client = admitted(&budget);
         assert_eq!(budget.bytes(HeldFor::Streams), HELLO_BYTES_MAX);
         client.send(framed(sized(10)));
-        assert!(client.events.message().await.unwrap().is_some());
+        assert!(client.messages.message().await.unwrap().is_some());
         tokio::time::advance(2 * HELD_MAX).await;
-        client.events.pause().unwrap();
+        client.messages.pause().unwrap();
         client.send(framed(sized(10))[..8].to_vec());
         client.reads().await;
-        client.events.pause().unwrap();
+        client.messages.pause().unwrap();
         tokio::time::advance(HELD_MAX).await;
-        assert_eq!(client.events.pause().unwrap_err().code(), Code::ResourceExhausted);
+        assert_eq!(client.messages.pause().unwrap_err().code(), Code::ResourceExhausted);
     }
 
     #[tokio::test]

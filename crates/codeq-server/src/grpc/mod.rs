@@ -102,8 +102,8 @@ where
         return Status::unimplemented("compressed messages are not supported").into_http();
     }
     let connection = parts.extensions.get::<Peer>().map(|peer| Arc::clone(&peer.held));
-    let events = match Messages::new(body, &app.budget.strangers()) {
-        Ok(events) => events,
+    let messages = match Messages::new(body, &app.budget.strangers()) {
+        Ok(messages) => messages,
         Err(status) => return status.into_http(),
     };
     let call = Arc::new(Call {
@@ -112,7 +112,7 @@ where
         quiet: AtomicBool::new(false),
     });
     let id = HeaderValue::from_str(&call.request_id);
-    let opening = open(Arc::clone(&app), Arc::clone(&call), parts.headers, events);
+    let opening = open(Arc::clone(&app), Arc::clone(&call), parts.headers, messages);
     let single = SingleMessageCompressionOverride::default();
     let session = Session::new(app, connection, call, opening);
     let body = EncodeBody::new_server(codec::encoder::<P::Out>(), session, None, single, None);

@@ -34,9 +34,9 @@ pub(super) async fn open(
     app: Arc<App>,
     call: Arc<Call>,
     metadata: HeaderMap,
-    mut events: Messages<ProducerEvent>,
+    mut messages: Messages<ProducerEvent>,
 ) -> Result<Opened<Producer>, Status> {
-    let hello = hello::first(&app, &mut events, |event: ProducerEvent| match event.event {
+    let hello = hello::first(&app, &mut messages, |event: ProducerEvent| match event.event {
         Some(Event::Hello(hello)) => Some(hello),
         _ => None,
     });
@@ -48,7 +48,7 @@ pub(super) async fn open(
     let (tenant_id, subject) = (caller.tenant.to_string(), caller.subject.to_string());
     let ack = answer(Answer::HelloAck(HelloAck { tenant_id, subject }));
     let protocol = Producer { app, caller, trace, command: "".into() };
-    Ok(Opened { protocol, events, ack, withdrawn })
+    Ok(Opened { protocol, messages, ack, withdrawn })
 }
 
 /// The producer end of a stream.

@@ -118,7 +118,7 @@ pub(super) trait Protocol: Send + Unpin + Sized + 'static {
 /// A stream whose client is authenticated.
 pub(super) struct Opened<P: Protocol> {
     pub(super) protocol: P,
-    pub(super) events: Messages<P::In>,
+    pub(super) messages: Messages<P::In>,
     /// The answer to the Hello.
     pub(super) ack: P::Out,
     pub(super) withdrawn: Withdrawn,
@@ -142,7 +142,7 @@ struct Open<P: Protocol> {
     app: Arc<App>,
     protocol: P,
     /// `None` once the client has closed its side.
-    events: Option<Messages<P::In>>,
+    messages: Option<Messages<P::In>>,
     /// Requests to post to the engine.
     out: Vec<Request>,
     posted: Posted<(P::Posted, usize)>,
@@ -234,16 +234,16 @@ impl<P: Protocol> Stream for Session<P> {
             State::Opening(opening) => match opening.as_mut().poll(cx) {
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(Err(status)) => this.close(status),
-                Poll::Ready(Ok(Opened { protocol, mut events, ack, withdrawn })) => {
+                Poll::Ready(Ok(Opened { protocol, mut messages, ack, withdrawn })) => {
                     let caller = protocol.caller();
                     this.tally.caller = Some((caller.tenant.clone(), caller.subject.clone()));
                     let app = Arc::clone(&this.tally.app);
                     let share = app.budget.tenant(&caller.tenant).on(this.connection.as_ref());
                     let max = app.request_options.message_max;
-                    if let Err(status) = events.admit(&share, P::OF_PRODUCERS, max) {
+                    if let Err(status) = messages.admit(&share, P::OF_PRODUCERS, max) {
                         return this.close(status);
                     }
-                    let open = Open::new(app, protocol, events, &share);
+                    let open = Open::new(app, protocol, messages, &share);
                     open.endings.push(Box::pin(async move {
                         withdrawn.await;
                         Ending::Withdrawn
@@ -263,7 +263,7 @@ impl<P: Protocol> Stream for Session<P> {
 }
 
 impl<P: Protocol> Open<P> {
-    fn new(app: Arc<App>, protocol: P, events: Messages<P::In>, share: &Share) -> Open<P> {
+    fn new(app: Arc<App>, protocol: P, messages: Messages<P::In>, share: &Share) -> Open<P> {
         let ends_at_expiry = app.request_options.end_streams_at_expiry;
         let endings: FuturesUnordered<BoxFuture<'static, Ending>> = FuturesUnordered::new();
         let drained = Arc::clone(&app);
@@ -282,7 +282,7 @@ impl<P: Protocol> Open<P> {
         }
         Open {
             protocol,
-            events: Some(events),
+            messages: Some(messages),
             out: Vec::new(),
             posted: Posted::new(Arc::clone(&app), share),
             posted_credits: Posted::new(Arc::clone(&app), share),
@@ -337,7 +337,7 @@ impl<P: Protocol> Open<P> {
             if self.posted.len() > 0 {
                 return Poll::Pending;
             }
-            return match (self.ending, &self.events) {
+            return match (self.ending, &self.messages) {
                 (Some(Ending::Expired), _) => {
                     Poll::Ready(Err(Status::unauthenticated("token expired")))
                 }
@@ -402,7 +402,7 @@ impl<P: Protocol> Open<P> {
         count: &mut u64,
     ) -> Poll<Result<P::Out, Status>> {
         loop {
-            if self.ending.is_some_and(Ending::is_token_end) || self.events.is_none() {
+            if self.ending.is_some_and(Ending::is_token_end) || self.messages.is_none() {
                 return Poll::Pending;
             }
             match self.has_room(cx) {
@@ -416,12 +416,12 @@ impl<P: Protocol> Open<P> {
                 }
                 continue;
             }
-            let Some(events) = &mut self.events else { return Poll::Pending };
-            let event = match events.poll_next(cx) {
+            let Some(messages) = &mut self.messages else { return Poll::Pending };
+            let event = match messages.poll_next(cx) {
                 Poll::Ready(Some(Ok(event))) => event,
                 Poll::Ready(Some(Err(status))) => return Poll::Ready(Err(status)),
                 Poll::Ready(None) => {
-                    self.events = None;
+                    self.messages = None;
                     self.drop_credits();
                     return Poll::Pending;
                 }
@@ -449,8 +449,8 @@ impl<P: Protocol> Open<P> {
             return Ok(true);
         }
         self.hold.grow_anyway(bytes + H2_STREAM_WINDOW as usize);
-        if let Some(events) = &mut self.events {
-            events.pause()?;
+        if let Some(messages) = &mut self.messages {
+            messages.pause()?;
         }
         if few {
             let retry = self.retry.get_or_insert_with(|| {

@@ -48,9 +48,9 @@ pub(super) async fn open(
     app: Arc<App>,
     call: Arc<Call>,
     metadata: HeaderMap,
-    mut events: Messages<WorkerEvent>,
+    mut messages: Messages<WorkerEvent>,
 ) -> Result<Opened<Worker>, Status> {
-    let hello = hello::first(&app, &mut events, |event: WorkerEvent| match event.event {
+    let hello = hello::first(&app, &mut messages, |event: WorkerEvent| match event.event {
         Some(Event::Hello(hello)) => Some(hello),
         _ => None,
     });
@@ -63,7 +63,7 @@ pub(super) async fn open(
     let ack = HelloAck { worker_id, tenant_id: caller.tenant.to_string() };
     let seen = app.service.activity.stream(&caller.tenant, &caller.subject);
     let protocol = Worker { app, caller, last: Arc::default(), recorded: None, seen };
-    Ok(Opened { protocol, events, ack: answer(Answer::HelloAck(ack)), withdrawn })
+    Ok(Opened { protocol, messages, ack: answer(Answer::HelloAck(ack)), withdrawn })
 }
 
 /// The worker end of a stream.

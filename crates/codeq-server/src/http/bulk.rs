@@ -9,7 +9,7 @@ use crate::service::bulk::{BulkOptions, BulkOutcome};
 use crate::service::filter::moment;
 use crate::service::{Code, ServiceError};
 
-/// The body of a purge or a cleanup. The schema of each says which date of a task counts.
+/// The body of a purge or a cleanup.
 // Limits of strings are in bytes, and a character has at most four.
 #[derive(Deserialize, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -23,10 +23,11 @@ pub struct BulkRequest {
     /// Only tasks whose last error contains this text.
     #[schemars(length(min = 1, max = ERROR_BYTES_MAX / 4))]
     pub error_contains: Option<String>,
-    /// Only tasks dated before this time.
+    /// Only tasks that ended before this time. For waiting and running tasks, the time of their creation counts.
     #[schemars(extend("format" = "date-time"))]
     pub before: Option<String>,
-    /// Only tasks dated at this time or later. Must be earlier than `before`.
+    /// Only tasks that ended at this time or later. For waiting and running tasks, the time of their creation counts.
+    /// Must be earlier than `before`.
     #[schemars(extend("format" = "date-time"))]
     pub after: Option<String>,
     /// Only tasks that this worker claimed last.
@@ -108,7 +109,7 @@ fn check_dates(after: Option<Millis>, before: Option<Millis>) -> Result<(), Serv
     match (after, before) {
         (Some(after), Some(before)) if after >= before => {
             let text = "invalid filter: 'after' must be earlier than 'before'";
-            Err(ServiceError::new(Code::InvalidFilter, text).field("after").detail(A_DATE))
+            Err(ServiceError::new(Code::InvalidFilter, text).field("after"))
         }
         _ => Ok(()),
     }

@@ -11,8 +11,7 @@ use super::{json, response};
 use crate::service::permission::MayAdminister;
 use crate::times::Timestamp;
 
-/// Which finished tasks to remove. A task's date is when it finished. Without `before`, only tasks whose retention has
-/// ended.
+/// Which finished tasks to remove. Without `before`, only tasks whose retention has ended.
 #[derive(JsonSchema)]
 #[schemars(with = "BulkRequest", transform = blank_before)]
 pub enum CleanupRequest {}

@@ -16,7 +16,7 @@ use super::{json, response};
 use crate::service::permission::MayAdminister;
 use crate::service::{Code, ServiceError};
 
-/// Which tasks to replay. A task's date is when it ended.
+/// Which tasks to replay.
 // Like `BulkRequest`, plus the source of the tasks.
 #[derive(Deserialize, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -43,7 +43,7 @@ fn add_from(schema: &mut Schema) {
     }
 }
 
-/// Which dead letters to remove. A task's date is when it became a dead letter.
+/// Which dead letters to remove.
 #[derive(JsonSchema)]
 #[schemars(with = "BulkRequest")]
 pub enum PurgeDeadLettersRequest {}

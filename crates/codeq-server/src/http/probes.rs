@@ -11,15 +11,15 @@ use crate::service::{Code, ServiceError};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// The state of this node in a cluster.
+/// The state of replication.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RaftStatus {
-    /// Whether this node is part of a cluster.
+    /// Whether this server is part of a cluster. Always false: there is no replication yet.
     enabled: bool,
     /// The number of replicated shards.
     num_groups: u16,
-    /// One item per replicated shard. Empty on a single node.
+    /// One item per replicated shard. Always empty.
     #[schemars(with = "Vec<RaftGroup>")]
     groups: [(); 0],
 }

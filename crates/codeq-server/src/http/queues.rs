@@ -100,7 +100,7 @@ pub struct QueueMap(
     BTreeMap<String, u64>,
 );
 
-/// Which waiting tasks to cancel. A task's date is when it was created.
+/// Which waiting tasks to cancel.
 #[derive(JsonSchema)]
 #[schemars(with = "BulkRequest")]
 pub enum PurgeRequest {}
@@ -128,7 +128,7 @@ impl From<QueueBulk> for Purged {
     }
 }
 
-/// Which tasks to cancel. A task's date is when it was created.
+/// Which tasks to cancel.
 // Like `BulkRequest`, plus whether running tasks count.
 #[derive(Deserialize, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -25,7 +25,7 @@ pub struct Request {
     /// Where codeQ posts notifications: an http or https URL.
     #[schemars(length(max = WEBHOOK_BYTES_MAX), regex(pattern = URL))]
     callback_url: String,
-    /// Notify of these commands. Empty or absent: all commands that the token allows.
+    /// Notify only of work for these commands. Empty or absent: all commands that the token allows.
     event_types: Option<Vec<Arc<str>>>,
     /// Seconds until the subscription ends, unless it is renewed. Default 300.
     #[schemars(range(min = 1, max = TTL_SECONDS_MAX))]

@@ -1,4 +1,4 @@
-//! `/admin/topics`.
+//! `/admin/topics`: the policies of queues. A topic is a queue that has one; see [`codeq_core::topic`].
 
 use axum::http::StatusCode;
 use codeq_core::limits::{

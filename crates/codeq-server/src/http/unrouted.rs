@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_route() {
+    fn an_unknown_path_suggests_the_nearest_route() {
         for (method, path, verb, meant) in [
             ("POST", "/v1/codeq/task", "POST", "/v1/codeq/tasks"),
             ("GET", "/v1/codeq/task", "GET", "/v1/codeq/tasks"),
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn one_trailing_slash() {
+    fn exactly_one_trailing_slash_is_ignored() {
         let without = |text: &'static str| without_slash(&Uri::from_static(text));
         assert_eq!(without("/v1/codeq/tasks/"), Some(Uri::from_static("/v1/codeq/tasks")));
         assert_eq!(

@@ -47,7 +47,7 @@ struct DeliveryBody<'a> {
     /// How the task ended.
     #[schemars(extend("enum" = endings()))]
     task_status: &'static str,
-    /// `pending` if codeQ will try again, `failed` if it gave up.
+    /// `pending` if codeQ will try again, `failed` if it will not.
     #[schemars(extend("enum" = ["pending", "failed"]))]
     status: &'static str,
     /// Attempts so far. Absent if 0.

@@ -375,11 +375,11 @@ impl Words<'_> {
             Reason::Dead { at, attempts, max_attempts, failures, dropped } => {
                 let last = failures.last().map_or(String::new(), |last| {
                     let why = last.why.as_deref().unwrap_or("no reason given");
-                    format!(", the last one {}: {why}", last.event.as_str())
+                    format!("; the last attempt: {} ({why})", last.event.as_str().replace('_', " "))
                 });
                 let when = self.date(*at);
                 let text = format!(
-                    "it was dead-lettered at {when} after {attempts} of {max_attempts} attempts{last}"
+                    "it became a dead letter at {when} after {attempts} of {max_attempts} attempts{last}"
                 );
                 ReasonBody {
                     at: Some(self.stamp(*at)),
@@ -407,7 +407,10 @@ impl Words<'_> {
                 ReasonBody { count: Some(*count), ..of("leased_tasks", text) }
             }
             Reason::DeadLetters { count } => {
-                let text = format!("{} dead-lettered", are(*count, "task"));
+                let text = match count {
+                    1 => "1 task is a dead letter".to_owned(),
+                    n => format!("{n} tasks are dead letters"),
+                };
                 ReasonBody { count: Some(*count), ..of("dead_letters", text) }
             }
             Reason::Empty => {
@@ -455,7 +458,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_have_two_units() {
+    fn durations_are_shown_in_at_most_two_units() {
         let texts = [0, 59_999, 61_000, 7_260_000, 90_000_000].map(span);
         assert_eq!(texts, ["0 s", "59 s", "1 m 1 s", "2 h 1 m", "1 d 1 h"]);
         assert_eq!(are(1, "task"), "1 task is");

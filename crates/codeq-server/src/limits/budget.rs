@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_have_little() {
+    fn callers_without_a_token_get_an_eighth() {
         let budget = Budget::new(8_000);
         let held = budget.strangers().hold(HeldFor::Streams, 1_000);
         assert!(held.is_some() && budget.strangers().hold(HeldFor::Streams, 1).is_none());

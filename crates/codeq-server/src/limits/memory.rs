@@ -68,7 +68,7 @@ mod tests {
     const MEMORY: File = ("proc/meminfo", "MemFree: 1 kB\nMemTotal:  8388608 kB\n");
 
     #[test]
-    fn the_smallest_limit_counts() {
+    fn the_smallest_memory_limit_applies() {
         let cases: [(&[File], Option<u64>); 6] = [
             (&[], None),
             (&[MEMORY], Some(8 << 30)),
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_the_least() {
+    fn the_budget_is_never_below_its_minimum() {
         assert!(buffered_bytes(0) >= 64 << 20);
         assert_eq!(buffered_bytes(4 << 30), 4 << 30);
     }

@@ -123,7 +123,7 @@ mod tests {
     const LIMIT: RateLimit = RateLimit { requests_per_minute: 60, burst: 3 };
 
     #[test]
-    fn a_burst_then_the_rate() {
+    fn a_bucket_allows_its_burst_and_then_its_rate() {
         let mut bucket = Duration::ZERO;
         let mut at = |ms: u64| draw(&mut bucket, Duration::from_millis(ms), LIMIT);
         let took: Vec<_> = (0..4).map(|_| at(10_000)).map(|a| (a.allowed, a.remaining)).collect();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn tenants_and_scopes_have_their_own() {
+    async fn tenants_and_scopes_have_separate_buckets() {
         let limits = RateLimits { producer: Some(LIMIT), admin: Some(LIMIT), worker: None };
         let limiter = RateLimiter::new(&limits);
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn other_limits_hold_at_once() {
+    async fn changed_limits_apply_at_once() {
         let limiter = RateLimiter::new(&RateLimits::default());
         let tenant: Arc<str> = "a".into();
         assert_eq!(limiter.take(&tenant, LimitScope::Producer), None);

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filesystem_has_a_size() {
+    fn the_size_of_the_filesystem_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let disk = Disk::of(dir.path()).unwrap();
         assert!(disk.size_bytes > disk.free_bytes, "{disk:?}");

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_numbers() {
+    fn the_statistics_of_this_process_are_read() {
         let now = Process::now();
         assert!(now.resident_bytes.is_some_and(|bytes| bytes > 100_000), "{now:?}");
         assert!(now.cpu_seconds.is_some(), "{now:?}");

@@ -58,7 +58,7 @@ fn of_engine(registry: &mut Registry, engine: &Engine) {
     let refused = gauge(engine.refusing().is_some().into());
     registry.register("writes_refused", help, refused);
     let queued = gauge(stats.queued as u64);
-    registry.register("engine_queued", "Requests waiting in all inboxes", queued);
+    registry.register("engine_queued", "Requests waiting for the engine", queued);
     let waiting = gauge(engine.waiting_claims() as u64);
     registry.register("claims_waiting", "Claims waiting for a task, in all shards", waiting);
     let waiting = gauge(engine.result_waiters() as u64);
@@ -71,7 +71,7 @@ fn of_engine(registry: &mut Registry, engine: &Engine) {
     }
     let rows = [("pending", pending), ("failed", failed)];
     let rows = rows.map(|(state, count)| ([("state", state.into())], count));
-    let help = "Result callbacks not delivered yet or failed";
+    let help = "Result callbacks that are pending or have failed for good";
     registry.register("webhook_outbox", help, Rows(MetricType::Gauge, rows.into()));
 }
 
@@ -316,7 +316,7 @@ impl Depths {
         let labels = |command: &Arc<str>| [("command", Arc::clone(command))];
         let dead = depths.iter().map(|(command, depth)| (labels(command), depth.dead));
         let dead = Rows(MetricType::Gauge, dead.collect());
-        registry.register("dlq_depth", "Dead-lettered tasks of a command", dead);
+        registry.register("dlq_depth", "Dead letters of a command", dead);
         let ages = depths.iter().map(|(command, depth)| {
             let age = depth.oldest.map_or(0, |oldest| now.saturating_sub(oldest));
             (labels(command), age as f64 / 1_000.0)

@@ -1,4 +1,4 @@
-//! Passes engine events on to the parts of the server that need them.
+//! Passes the engine's notifications on to the parts of the server that need them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::artifacts::removal::{RemovalObserver, RemovedTasks};
 use crate::events::EventBus;
 use crate::observe::Metrics;
 
-/// All receivers of engine events.
+/// All receivers of the engine's notifications.
 pub(super) struct Observers {
     pub(super) events: Arc<EventBus>,
     metrics: Arc<Metrics>,
@@ -49,6 +49,10 @@ impl Observer for Observers {
     fn recovered(&self, shard: ShardId, effects: &[Effect]) {
         self.metrics.recovered(shard, effects);
         self.events.recovered(shard, effects);
+    }
+
+    fn resumed(&self, shard: ShardId, next: u64) {
+        self.events.resumed(shard, next);
     }
 
     fn synced(&self, took: Duration, commands: usize) {

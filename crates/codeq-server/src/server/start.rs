@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::listeners::{Listeners, limits};
 use super::observers::Observers;
-use super::{Server, StartError, background};
+use super::{OpenEngine, Server, StartError, background};
 use crate::app::{App, Reloader, Reloading, RequestOptions, budget};
 use crate::artifacts::Artifacts;
 use crate::backup;
@@ -30,6 +30,7 @@ impl Server {
         config: Config,
         resolve: Arc<dyn Resolve>,
         reloading: Reloading,
+        open_engine: OpenEngine,
     ) -> Result<Server, StartError> {
         let start = Instant::now();
         if let Some(problem) = config.check().first() {
@@ -50,7 +51,7 @@ impl Server {
         // Listen until the subscriptions are read: before that, it is unknown whether there are
         // any.
         let listening = observers.work_available.listen();
-        let engine = open(&config, &observers).await?;
+        let engine = open(&config, &observers, open_engine).await?;
 
         let (draining, drained) = watch::channel(false);
         let (stopping, stop) = watch::channel(false);
@@ -121,11 +122,15 @@ fn check_backup_target(config: &Config) -> Result<(), StartError> {
 }
 
 /// Opens the data. Event numbering continues where it stopped.
-async fn open(config: &Config, observers: &Arc<Observers>) -> Result<Arc<Engine>, StartError> {
+async fn open(
+    config: &Config,
+    observers: &Arc<Observers>,
+    open_engine: OpenEngine,
+) -> Result<Arc<Engine>, StartError> {
     let mut options = config.engine_options();
     options.observer = SharedObserver(Some(Arc::clone(observers) as _));
     let dir = config.data_dir.clone();
-    let engine = tokio::task::spawn_blocking(move || Engine::open(&dir, options)).await;
+    let engine = tokio::task::spawn_blocking(move || open_engine(&dir, options)).await;
     let engine = Arc::new(engine.map_err(std::io::Error::other)??);
     for rebuilt in engine.rebuilt() {
         tracing::warn!(target: "codeq::server", "{rebuilt}");

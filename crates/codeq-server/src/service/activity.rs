@@ -1,8 +1,8 @@
-//! Which workers asked for which queues lately. Only people look at it: it is in memory, bounded, and nothing depends
-//! on it.
+//! Which workers asked for which queues lately, for people to look at. It is in memory and bounded, and nothing else
+//! depends on it.
 //!
-//! A worker that repeats its claim is recorded once a second. Streams check that by themselves, so most of their claims
-//! do not come here. The locks are divided by name, and no claim allocates unless it names something new.
+//! A repeated claim is recorded at most once a second. Streams check that by themselves, so most of their claims do not
+//! come here. The locks are divided by name, and no claim allocates unless it names something new.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const ERROR_BYTES_MAX: usize = 256;
 pub const RESOLUTION: Duration = Duration::from_secs(1);
 /// A worker counts as active for this long after a claim. A claim waits for 30 seconds at most, and then comes again.
 pub const ACTIVE: Millis = 60_000;
-/// A worker without stream is listed for this long after its last claim.
+/// A worker without a stream is listed for this long after its last claim.
 const LISTED: Millis = 3_600_000;
 const SHARDS: usize = 16;
 
@@ -211,7 +211,7 @@ impl Activity {
         worker.last_claim = Some(now);
         if !repeated {
             worker.named = NamedQueues::new(from);
-            // The other slots wait for something else.
+            // The other slots wait for what an earlier claim named.
             let mixed = worker.streams.slots.load(Ordering::Relaxed) > slots;
             worker.streams.mixed.fetch_or(mixed, Ordering::Relaxed);
         }
@@ -309,7 +309,7 @@ impl WorkerSeen {
         }
     }
 
-    /// Whether it could take a task of this queue now; `None` if too little is remembered of what it waits for.
+    /// Whether it could take a task of this queue now; `None` if not all queues that it waits for are remembered.
     pub fn waits_for(&self, queue: &str) -> Option<bool> {
         let NamedQueues { queues, count, .. } = &self.named;
         let named = |name: &Arc<str>| *queue_name(name) == *queue;

@@ -38,8 +38,8 @@ pub struct ClaimRequest {
 }
 
 impl Service {
-    /// Leases tasks to the caller, waiting for the first if none is ready. `record` lets operators see the claim, with
-    /// the slots of a stream that it fills; a stream that repeats one records it now and then only.
+    /// Leases tasks to the caller, waiting for the first if none is ready. `record` shows the claim to operators, with the
+    /// number of stream slots that wait for it; a stream that repeats a claim records it only now and then.
     pub fn claim(
         &self,
         caller: MayClaim<'_>,

@@ -44,9 +44,9 @@ macro_rules! codes {
 codes! {
     MissingToken "missing_token" Unauthenticated, "The request has no `Authorization: Bearer` header.",
         "Send a token.";
-    InvalidToken "invalid_token" Unauthenticated, "No validator accepts the token: it is malformed, expired, or signed by an unknown key.",
-        "Get a new token. Worker routes do not accept producer tokens, and producer routes do not accept worker tokens.";
-    Forbidden "forbidden" Forbidden, "The token is valid but does not permit this: it lacks a scope, an event type or the admin role, or its tenant claims contradict each other.",
+    InvalidToken "invalid_token" Unauthenticated, "The server does not accept the token: it is unknown, malformed, expired, for another audience, or signed with an unknown key.",
+        "Get a new token. If the token's signature is valid, `detail` says what is wrong; otherwise only the server's log does.";
+    Forbidden "forbidden" Forbidden, "The token is valid but does not permit this: it lacks a scope, an event type or the admin role, is of the wrong kind (a worker's token on a producer's route, or the reverse), or its tenant claims contradict each other.",
         "Use a token that has what `detail` names.";
     IdentityUnavailable "identity_unavailable" Unavailable, "The issuer's keys cannot be fetched, and none are cached.",
         "Retry after `Retry-After` seconds. If the problem persists, the operator must check the identity provider.";
@@ -126,11 +126,11 @@ codes! {
 
     InvalidLease "invalid_lease" Invalid, "The lease is longer than 43,200 seconds.",
         "Choose a shorter lease and extend it with heartbeats. 0 or less means the default.";
-    InvalidCount "invalid_count" Invalid, "`count` is missing, less than 1, or more than one claim can return.",
-        "Send a `count` in the range that `detail` names.";
+    InvalidCount "invalid_count" Invalid, "`count` is larger than what one claim can return.",
+        "Send a smaller `count`; `detail` names the maximum.";
     TooManyCommands "too_many_commands" Invalid, "A claim names more than 1,000 commands.",
         "Name fewer commands. Without `commands`, a claim covers all that the token allows.";
-    TooManyWaiting "too_many_waiting" Unavailable, "Too many claims are waiting for a task, in total or for this tenant, which may have half of them.",
+    TooManyWaiting "too_many_waiting" Unavailable, "Too many claims are waiting for a task, or too many clients for a result, in total or for this tenant. A tenant may have half of them.",
         "Retry after `Retry-After` seconds, or use fewer waiting claims.";
     InvalidStatus "invalid_status" Invalid, "The status of a result is neither `COMPLETED` nor `FAILED`.",
         "Send `COMPLETED` or `FAILED`.";
@@ -157,7 +157,7 @@ codes! {
         "Use a format such as `2026-01-31T08:00:00Z`.";
     InvalidEventId "invalid_event_id" Invalid, "`Last-Event-ID` is not an id from this stream.",
         "Send the id of the last event unchanged, or omit the header.";
-    TooManyStreams "too_many_streams" Unavailable, "Too many event streams are open, in total or for this tenant, which may have half of them.",
+    TooManyStreams "too_many_streams" Unavailable, "Too many event streams are open, in total or for this tenant. A tenant may have half of them.",
         "Retry after `Retry-After` seconds, or share one stream.";
     InvalidTopicName "invalid_topic_name" Unprocessable, "The topic's name is not a DNS label of at most 63 characters.",
         "Use lowercase letters, digits and hyphens. A hyphen cannot be the first or last character.";

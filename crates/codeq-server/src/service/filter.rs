@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn terms() {
+    fn terms_are_parsed() {
         let got = parse(r#"worker=w-1 error~"a \"b\" c" created>1970-01-01T00:00:01Z"#).unwrap();
         assert_eq!(got.worker.as_deref(), Some("w-1"));
         assert_eq!(got.error_contains.as_deref(), Some("a \"b\" c"));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_rfc_3339_and_nothing_else() {
+    fn only_rfc_3339_times_are_accepted() {
         for (text, at) in [
             ("1970-01-01T00:00:01Z", 1_000),
             ("1970-01-01t00:00:01.5z", 1_500),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_filters_are_refused() {
         let long = "x".repeat(FILTER_BYTES_MAX + 1);
         for bad in [
             "worker",

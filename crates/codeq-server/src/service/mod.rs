@@ -11,7 +11,7 @@ use codeq_core::id::TaskId;
 use codeq_core::limits::LEASE_MS_MAX;
 use codeq_engine::Engine;
 use codeq_webhooks::availability::{Subscriptions, WorkAvailable};
-use codeq_webhooks::policy::Policy;
+use codeq_webhooks::policy::AddressPolicy;
 use codeq_webhooks::secrets::Secrets;
 use tokio::sync::watch;
 
@@ -66,7 +66,7 @@ pub struct Service {
     /// Durable transitions, for event streams.
     pub events: Arc<EventBus>,
     /// Decides which destinations webhooks may reach.
-    pub destinations: Arc<Policy>,
+    pub destinations: Arc<AddressPolicy>,
     /// Signing secrets of webhooks.
     pub secrets: Arc<Secrets>,
     /// Task outputs stored by this server.
@@ -118,7 +118,7 @@ impl Service {
         config: &Config,
         draining: watch::Receiver<bool>,
     ) -> Service {
-        let destinations = Arc::new(Policy::new(&config.webhooks.allowed_networks));
+        let destinations = Arc::new(AddressPolicy::new(&config.webhooks.allowed_networks));
         let secrets = Arc::new(Secrets::new(Arc::clone(&engine)));
         secrets.set_configured(config.webhooks.signing_secrets());
         let subscriptions = Arc::new(Subscriptions::new(Arc::clone(&destinations), work_available));

@@ -63,7 +63,7 @@ fn producer(caller: &Principal) -> Result<(), ServiceError> {
     Err(ServiceError::forbidden("producer required").detail(detail))
 }
 
-/// Rejects a worker whose token lacks the scope.
+/// Rejects a caller that is not a worker with this scope.
 pub fn scope(caller: &Principal, scope: Scope) -> Result<(), ServiceError> {
     if caller.worker && caller.scopes.has(scope) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Topic policies.
+//! Reads and writes the policies of queues. A topic is a queue that has one; see [`codeq_core::topic`].
 
 use std::sync::Arc;
 

@@ -181,7 +181,7 @@ fn claims(activity: &Activity, tenant: &str, queue: &str, now: Moment) -> Reason
     }
 }
 
-/// What follows from where the task is, and how it came there.
+/// The reasons that follow from where the task is and how it got there.
 fn of_place(task: &Task, history: &History) -> Vec<Reason> {
     let entries = history.entries();
     let last = entries.last();

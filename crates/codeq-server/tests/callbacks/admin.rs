@@ -1,4 +1,4 @@
-//! Looking at deliveries and secrets: one's own tenant's, never a secret.
+//! Listing deliveries and secrets: only those of the caller's tenant, and never a secret's value.
 
 use serde_json::{Value, json};
 
@@ -61,7 +61,7 @@ async fn deliveries_are_listed_by_page_and_by_tenant() {
 }
 
 #[tokio::test]
-async fn bad_questions_about_deliveries() {
+async fn invalid_queries_of_deliveries_are_refused() {
     let server = server().await;
     for (query, error) in [
         ("status=lost", "invalid 'status' (pending or failed)"),
@@ -110,7 +110,7 @@ async fn secrets_are_made_replaced_and_forgotten_and_shown_once() {
     let same = server.post(ADMIN, rotate, json!({"secret": given})).await.expect(200).json();
     assert_eq!(same["createdAt"], second["createdAt"]);
     assert_eq!(secrets(&server, ADMIN).await["secrets"], body["secrets"]);
-    // A third one: whoever has the first still has the time that he was promised.
+    // A third secret: the first stays valid for as long as was promised.
     let third = server.act(ADMIN, rotate).await.expect(200).json();
     let body = secrets(&server, ADMIN).await;
     assert_eq!(body["secrets"].as_array().unwrap().len(), 3);
@@ -132,7 +132,7 @@ async fn secrets_are_made_replaced_and_forgotten_and_shown_once() {
 }
 
 #[tokio::test]
-async fn bad_secrets() {
+async fn invalid_secrets_are_refused() {
     let server = server().await;
     let rotate = "admin/webhooks/secrets/rotate";
     for (body, error) in [

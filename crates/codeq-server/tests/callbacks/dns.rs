@@ -1,4 +1,4 @@
-//! Names that tenants choose: name servers that never answer, and many names for one address.
+//! Host names that tenants choose: name servers that never answer, and many names for one address.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ fn answer(packet: &[u8]) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// Makes tasks and completes them, each with a name of its own.
+/// Creates and completes tasks whose webhooks each have their own host name.
 async fn finish(server: &Harness, of: (&str, &str), name: &str, to: SocketAddr, count: usize) {
     for number in 0..count {
         let url = format!("http://{name}{number}.example:{}/", to.port());
@@ -59,7 +59,7 @@ async fn finish(server: &Harness, of: (&str, &str), name: &str, to: SocketAddr, 
     }
 }
 
-/// Waits until nothing is owed to the second tenant's receivers, or was given up.
+/// Waits until the second tenant has no pending deliveries. None may have failed.
 async fn settled(server: &Harness) {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -75,7 +75,7 @@ async fn settled(server: &Harness) {
 }
 
 #[tokio::test]
-async fn names_that_are_silent_hold_up_nobody_else() {
+async fn unanswered_lookups_delay_no_other_receiver() {
     let server = server_with(|_| ()).await.resolving(name_server().await).await;
     let mut receiver = Receiver::willing().await;
     finish(&server, (PRODUCER, WORKER), "silent", receiver.addr, 150).await;
@@ -89,7 +89,7 @@ async fn names_that_are_silent_hold_up_nobody_else() {
     server.stop().await;
 }
 
-/// Answers after a moment; the most that it had to answer at once is in the second number.
+/// A receiver that answers after a moment. The second number is the most calls it had at once.
 async fn slow(now: Arc<AtomicUsize>, most: Arc<AtomicUsize>, told: Arc<AtomicUsize>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! What the documentation tells receivers to do, done by its own lines.
+//! Runs the documentation's code for receivers.
 
 use std::io::Write;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn blocks(language: &str) -> Vec<String> {
     blocks.map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
 }
 
-/// Runs a program that reads the secret, the headers and the body, one a line, and says what it thinks.
+/// Runs a program that reads the secret, the headers and the body, one per line, and prints its verdict.
 async fn says(mut program: Command, call: &Received) -> String {
     let headers: Map<String, Value> =
         call.headers.iter().map(|(name, value)| (name.clone(), json!(value))).collect();

@@ -1,4 +1,4 @@
-//! Every way in which a task ends is told, with the body of the contract.
+//! Every way to finish a task sends a callback with the body that the contract describes.
 
 use codeq_proto::worker::Result as Outcome;
 use codeq_proto::worker::worker_event::Event as ToWorkers;
@@ -24,7 +24,7 @@ async fn running(server: &Harness, receiver: &Receiver, more: Value) -> String {
     id
 }
 
-/// The body without its moment, which is looked at here.
+/// The body without its `completedAt`, which is checked here.
 fn told(call: &Received) -> Value {
     let mut body = call.json();
     let at = body.as_object_mut().unwrap().remove("completedAt").unwrap();
@@ -35,7 +35,7 @@ fn told(call: &Received) -> Value {
 }
 
 #[tokio::test]
-async fn a_submit_is_told_with_all_that_it_says() {
+async fn the_callback_of_a_submit_carries_everything_submitted() {
     let server = server().await;
     let mut receiver = Receiver::willing().await;
     let task = json!({
@@ -66,7 +66,7 @@ async fn a_submit_is_told_with_all_that_it_says() {
 }
 
 #[tokio::test]
-async fn a_failed_submit_and_those_of_a_batch_and_of_a_stream_are_told() {
+async fn failed_batched_and_streamed_submits_send_callbacks() {
     let server = server().await;
     let mut receiver = Receiver::willing().await;
     let id = running(&server, &receiver, json!({})).await;
@@ -107,7 +107,7 @@ async fn a_failed_submit_and_those_of_a_batch_and_of_a_stream_are_told() {
 }
 
 #[tokio::test]
-async fn dead_letters_are_told() {
+async fn dead_letters_send_callbacks() {
     let server = server_with(|config| config.backoff_base_seconds = 0).await;
     let mut receiver = Receiver::willing().await;
     let last = json!({"maxAttempts": 1});
@@ -127,7 +127,7 @@ async fn dead_letters_are_told() {
 }
 
 #[tokio::test]
-async fn cancels_and_purges_are_told() {
+async fn cancels_and_purges_send_callbacks() {
     let server = server().await;
     let mut receiver = Receiver::willing().await;
     let expected = |id: &str| json!({"taskId": id, "eventType": "Resize", "status": "FAILED", "error": "CANCELLED", "result": null, "artifacts": []});
@@ -154,7 +154,7 @@ async fn ended_twice(server: &Harness, receiver: &mut Receiver) -> (Received, Re
 }
 
 #[tokio::test]
-async fn a_task_that_is_replayed_and_ends_again_is_told_again_under_another_id() {
+async fn a_replayed_task_sends_another_callback_with_a_new_id() {
     let server = server().await;
     let mut receiver = Receiver::willing().await;
     let (first, second) = ended_twice(&server, &mut receiver).await;
@@ -162,7 +162,7 @@ async fn a_task_that_is_replayed_and_ends_again_is_told_again_under_another_id()
 }
 
 #[tokio::test]
-async fn a_task_that_is_replayed_and_ends_again_while_its_first_callback_hangs_is_told_again() {
+async fn a_replayed_task_sends_another_callback_even_while_the_first_hangs() {
     let server = server().await;
     let mut receiver = Receiver::start(|call, _| match call.json()["status"].as_str() {
         Some("COMPLETED") => answer(200),

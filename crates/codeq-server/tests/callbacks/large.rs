@@ -1,4 +1,4 @@
-//! The largest payloads and results there can be, all the way: HTTP and streams, a restart, reads, lists, callbacks.
+//! The largest possible payloads and results, through HTTP and streams, a restart, reads, lists and callbacks.
 
 use codeq_proto::producer::CreateTask;
 use codeq_proto::worker::Result as Outcome;
@@ -11,7 +11,7 @@ use crate::http::harness::{Harness, PRODUCER, WORKER};
 
 const MAX: usize = 16 << 20;
 
-/// An object of so many bytes, with a mark in it.
+/// A JSON object of this many bytes that contains a mark.
 fn object(bytes: usize, mark: &str) -> String {
     let empty = format!(r#"{{"mark":"{mark}","fill":""}}"#);
     let fill = "x".repeat(bytes - empty.len());
@@ -90,7 +90,7 @@ async fn the_largest_payloads_and_results_go_all_the_way() {
 
 /// Without the setting it is 1 MiB, in batches and on streams, whose messages may be longer.
 #[tokio::test]
-async fn a_mebibyte_by_default() {
+async fn payloads_are_limited_to_a_mebibyte_by_default() {
     let server = server_with(|_| ()).await;
     let beyond = object((1 << 20) + 1, "beyond");
     let batch = format!(r#"{{"tasks":[{{"command":"c","payload":{beyond}}}]}}"#);

@@ -1,4 +1,4 @@
-//! Result callbacks over real sockets: who is told, how often, with which signature.
+//! Result callbacks over real sockets: who is called, how often, with which signature.
 
 mod receiver;
 

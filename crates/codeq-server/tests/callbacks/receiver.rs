@@ -1,4 +1,4 @@
-//! A receiver of callbacks that behaves as it is told.
+//! A receiver of callbacks whose behaviour the test chooses.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub enum Act {
     Close,
     /// Sends what is not HTTP.
     Babble,
-    /// Says yes, and goes on talking without an end.
+    /// Answers 200 with an endless body.
     Flood,
 }
 
@@ -64,14 +64,14 @@ pub fn answer(status: u16) -> Act {
     Act::Answer(status, String::new())
 }
 
-/// A receiver on a port of its own.
+/// A receiver on a free port.
 pub struct Receiver {
     pub addr: SocketAddr,
     calls: mpsc::UnboundedReceiver<Received>,
 }
 
 impl Receiver {
-    /// Does what it is told: by the call, and how many of this `webhook-id` came before.
+    /// `act` chooses what to do with each call, given how often its `webhook-id` came before.
     pub async fn start(act: impl Fn(&Received, usize) -> Act + Send + Sync + 'static) -> Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Receiver::on(listener, act)
@@ -109,7 +109,7 @@ impl Receiver {
         Receiver { addr, calls }
     }
 
-    /// One that takes everything.
+    /// A receiver that accepts everything.
     pub async fn willing() -> Receiver {
         Receiver::start(|_, _| answer(200)).await
     }
@@ -124,7 +124,7 @@ impl Receiver {
         next.expect("a call in time").expect("a receiver")
     }
 
-    /// The next so many.
+    /// The next `count` calls.
     pub async fn take(&mut self, count: usize) -> Vec<Received> {
         let mut calls = Vec::new();
         while calls.len() < count {
@@ -171,7 +171,7 @@ async fn read(stream: &mut TcpStream) -> Option<Received> {
     Some(Received { path, headers, body })
 }
 
-/// Whether the connection goes on.
+/// Acts on a call. Returns whether the connection stays open.
 async fn perform(stream: &mut TcpStream, act: Act) -> bool {
     match act {
         Act::Answer(status, lines) => {

@@ -1,4 +1,4 @@
-//! Receivers that do not take what they are sent, and what comes of it.
+//! Receivers that do not accept callbacks, and the retries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -143,7 +143,7 @@ async fn a_receiver_may_ask_for_a_pause() {
 }
 
 #[tokio::test]
-async fn one_that_hangs_delays_nobody_else() {
+async fn a_hanging_receiver_delays_no_other() {
     let server = server_with(|config| config.webhooks.max_concurrent = 32).await;
     let hanging = Receiver::start(|_, _| Act::Hang).await;
     finish(&server, &hanging.url("/"), 60).await;
@@ -174,7 +174,7 @@ async fn what_was_not_delivered_is_delivered_after_a_restart() {
 }
 
 #[tokio::test]
-async fn they_are_counted() {
+async fn deliveries_are_counted_by_outcome() {
     let server = server_with(|config| config.result_webhook_max_attempts = 2).await;
     let mut receiver =
         Receiver::start(|call, _| answer(if call.path == "/bad" { 500 } else { 200 })).await;

@@ -1,4 +1,4 @@
-//! What workers say about their tasks, and what they are told: every event has its acknowledgement.
+//! Every event of a worker about a task has its acknowledgement.
 
 use codeq_proto::worker::server_event::Event as FromWorkers;
 use codeq_proto::worker::worker_event::Event as ToWorkers;
@@ -99,7 +99,7 @@ async fn each_kind_of_event_is_acknowledged_as_its_kind() {
 }
 
 #[tokio::test]
-async fn events_about_tasks_that_are_not_the_workers() {
+async fn events_on_tasks_the_worker_does_not_hold_are_refused() {
     let server = Harness::start().await;
     let mut worker = Worker::open(server.worker_addr(), WORKER).await;
     let mut other = Worker::open(server.worker_addr(), WORKER_2).await;
@@ -144,7 +144,7 @@ async fn events_about_tasks_that_are_not_the_workers() {
 }
 
 #[tokio::test]
-async fn results_as_they_are_kept() {
+async fn results_are_stored_as_submitted() {
     let server = Harness::start().await;
     let mut worker = Worker::open(server.worker_addr(), WORKER).await;
     let rows = [
@@ -248,7 +248,7 @@ async fn heartbeats_extend_and_tell_of_a_cancel() {
 }
 
 #[tokio::test]
-async fn nacks_and_their_delays() {
+async fn a_nack_applies_its_delay_or_the_backoff() {
     let server = Harness::with(|config| {
         config.backoff_policy = BackoffPolicy::Fixed;
         config.backoff_base_seconds = 7;

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 
-/// What comes does so by then; much longer than it takes, as the machine may be busy.
+/// How long to wait for an answer: much longer than it takes, because the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A stream: `In` is what this side sends.
@@ -35,17 +35,17 @@ impl<In, Out> Session<In, Out> {
         self.send.as_ref().unwrap().send(event).await.ok().unwrap();
     }
 
-    /// What sends, to send from elsewhere.
+    /// The sending half, for another task.
     pub fn sender(&self) -> mpsc::Sender<In> {
         self.send.clone().unwrap()
     }
 
-    /// The next answer; none at the good end of the stream.
+    /// The next answer; `None` if the stream has ended with OK.
     pub async fn answer(&mut self) -> Result<Option<Out>, Status> {
         timeout(PATIENCE, self.answers.message()).await.expect("an answer in time")
     }
 
-    /// The end, which must be next and a bad one.
+    /// The stream must end next, with an error: its code and message.
     pub async fn ended(&mut self) -> (Code, String) {
         match self.answer().await {
             Err(status) => (status.code(), status.message().to_owned()),
@@ -55,12 +55,12 @@ impl<In, Out> Session<In, Out> {
         }
     }
 
-    /// Says that nothing more will be sent.
+    /// Half-closes the stream: nothing more will be sent.
     pub fn half_close(&mut self) {
         self.send = None;
     }
 
-    /// Says so; then the good end must come.
+    /// Half-closes the stream, which must then end with OK.
     pub async fn closes(mut self) {
         self.half_close();
         assert!(self.answer().await.unwrap().is_none(), "an answer instead of OK");
@@ -75,7 +75,7 @@ pub async fn channel(addr: SocketAddr) -> Channel {
     endpoint(addr).connect().await.unwrap()
 }
 
-/// A producer's stream on which nothing has been said.
+/// A producer's stream without a Hello.
 pub async fn producer(addr: SocketAddr) -> Producer {
     producer_on(channel(addr).await, Request::new(())).await
 }
@@ -88,7 +88,7 @@ pub async fn producer_on(channel: Channel, call: Request<()>) -> Producer {
     Session { send: Some(send), answers }
 }
 
-/// A worker's stream on which nothing has been said.
+/// A worker's stream without a Hello.
 pub async fn worker(addr: SocketAddr) -> Worker {
     worker_on(channel(addr).await, Request::new(())).await
 }

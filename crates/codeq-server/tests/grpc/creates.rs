@@ -1,4 +1,4 @@
-//! Producers: what a create says is what the task is, and what cannot be is refused.
+//! Producers: every field of a create reaches its task, and invalid creates are refused.
 
 use codeq_proto::Timestamp;
 use codeq_proto::producer::producer_event::Event as ToProducers;
@@ -68,7 +68,7 @@ async fn every_field_of_a_create_is_the_tasks() {
 }
 
 #[tokio::test]
-async fn what_a_create_leaves_out() {
+async fn fields_left_out_of_a_create_get_defaults() {
     let server = Harness::start().await;
     let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
     let id = producer.make(new_task(0, "plain")).await;
@@ -86,7 +86,7 @@ async fn what_a_create_leaves_out() {
 }
 
 #[tokio::test]
-async fn moments_and_delays() {
+async fn run_at_and_delays_are_applied() {
     let server = Harness::start().await;
     let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
     let at = |seconds, nanos| Some(Timestamp { seconds, nanos });
@@ -151,7 +151,7 @@ async fn keys_make_a_create_repeatable() {
 }
 
 #[tokio::test]
-async fn traces_of_the_call_and_of_the_task() {
+async fn a_tasks_own_trace_wins_over_the_calls() {
     let server = Harness::start().await;
     let mut call = Request::new(());
     call.metadata_mut().insert("traceparent", TRACE.parse().unwrap());
@@ -178,7 +178,7 @@ async fn traces_of_the_call_and_of_the_task() {
     }
 }
 
-/// What is wrong with a create, and what is said about it.
+/// Invalid creates, and the error of each.
 fn flaws() -> Vec<(&'static str, CreateTask, &'static str, &'static str)> {
     let payload = |bytes: &[u8]| CreateTask { payload: bytes.to_vec().into(), ..new_task(0, "c") };
     let json = "invalid payload (must be JSON)";
@@ -310,7 +310,7 @@ async fn refusals_are_in_the_words_of_http() {
 }
 
 #[tokio::test]
-async fn batches_empty_and_bad_throughout() {
+async fn empty_and_entirely_invalid_batches_are_acknowledged() {
     let server = Harness::start().await;
     let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
     assert!(producer.create_all(Vec::new()).await.is_empty());

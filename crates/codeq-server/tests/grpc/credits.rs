@@ -61,7 +61,7 @@ async fn the_count_says_how_a_ready_is_answered() {
 }
 
 #[tokio::test]
-async fn leases_and_commands_of_a_ready() {
+async fn a_ready_sets_leases_and_commands() {
     let server = Harness::start().await;
     let mut worker = Worker::open(server.worker_addr(), WORKER).await;
     let ready = |commands: &[&str], lease_seconds| {
@@ -129,7 +129,7 @@ async fn one_task_wakes_one_credit_of_many() {
 }
 
 #[tokio::test]
-async fn who_has_waited_longest_is_woken_first() {
+async fn the_longest_waiting_credit_is_woken_first() {
     let server = Harness::with(|config| config.shards = Some(1)).await;
     let mut workers = Vec::new();
     for n in 0..10 {
@@ -239,7 +239,7 @@ async fn leases_stay_when_the_stream_ends_until_they_expire() {
 }
 
 #[tokio::test]
-async fn more_credits_than_anyone_can_mean_end_the_stream() {
+async fn too_many_credits_end_the_stream() {
     let server = Harness::start().await;
     let mut worker = Worker::open(server.worker_addr(), WORKER).await;
     for _ in 0..10_000 {

@@ -1,4 +1,4 @@
-//! How streams end: the client's last word, the server's stop, the token's end.
+//! How streams end: the client half-closes, the server stops, or the token expires.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -27,7 +27,7 @@ use crate::http::harness::{ADMIN, Harness, PRODUCER, WORKER, WORKER_2};
 const STOPPED: (Code, &str) = (Code::Unavailable, "the server is shutting down");
 
 #[tokio::test]
-async fn after_the_clients_last_word_all_is_answered_and_the_end_is_good() {
+async fn a_half_closed_stream_answers_everything_and_ends_ok() {
     let server = Harness::start().await;
     let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
     for seq in 0..200 {
@@ -102,7 +102,7 @@ async fn a_stop_ends_idle_streams_at_once() {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
-/// Waits until so many claims wait for a task.
+/// Waits until this many claims wait for a task.
 async fn until_waiting(server: &Harness, wanted: usize) {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -1,4 +1,4 @@
-//! Hello: who may come in, and what they are told.
+//! The Hello: who is accepted, and how it is acknowledged.
 
 use codeq_proto::producer::producer_event::Event as ToProducers;
 use codeq_proto::producer::server_event::Event as FromProducers;
@@ -75,7 +75,7 @@ async fn a_hello_is_awaited_for_ten_seconds() {
 }
 
 #[tokio::test]
-async fn tokens_that_are_no_good() {
+async fn invalid_tokens_are_refused() {
     let server = Harness::start().await;
     // Of the Hello, and of the metadata: the Hello's counts if there is one.
     let cases = [
@@ -115,7 +115,7 @@ async fn tokens_that_are_no_good() {
 }
 
 #[tokio::test]
-async fn good_tokens_and_what_is_acknowledged() {
+async fn a_valid_token_is_acknowledged() {
     let server = Harness::start().await;
     let rows = [
         (PRODUCER, "", "a", "producer"),
@@ -148,7 +148,7 @@ async fn good_tokens_and_what_is_acknowledged() {
 }
 
 #[tokio::test]
-async fn names_of_instances_that_cannot_be() {
+async fn invalid_instance_names_are_refused() {
     let server = Harness::start().await;
     for id in ["a\nb", "\u{1f}", "a\0", &"x".repeat(257)] {
         let mut stream = client::worker(server.worker_addr()).await;

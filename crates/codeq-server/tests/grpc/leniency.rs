@@ -1,4 +1,4 @@
-//! What codeQ's clients send that is not quite right, and is meant well.
+//! Inexact input that the original codeQ's clients send, and that is accepted.
 
 use codeq_proto::producer::CreateTask;
 use codeq_proto::producer::producer_event::Event as ToProducers;
@@ -157,7 +157,7 @@ async fn a_long_batch_gets_past_no_limit_of_its_tenant() {
 }
 
 #[tokio::test]
-async fn ten_thousand_items_are_the_most() {
+async fn a_batch_has_at_most_ten_thousand_items() {
     let server = Harness::start().await;
     let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
     let tasks = |len: u64| (0..len).map(|seq| new_task(seq, "c")).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! Much at once: creates whose answers nobody takes, and thousands of streams that wait.
+//! Load: creates whose answers nobody reads, and thousands of waiting streams.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -57,7 +57,7 @@ async fn a_client_that_takes_no_answers_is_not_read() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn more_bytes_than_are_under_way_at_once() {
+async fn more_bytes_than_may_be_in_flight_are_all_acknowledged() {
     let server = Harness::start().await;
     let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
     let sender = producer.sender();

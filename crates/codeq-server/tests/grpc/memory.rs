@@ -1,4 +1,4 @@
-//! What streams may hold of the server's memory.
+//! How much of the server's memory streams may hold.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -100,7 +100,7 @@ async fn the_streams_of_a_connection_leave_room_for_those_of_another() {
     }
 }
 
-/// Of 40 tasks of a megabyte that 40 Readys ask for, those that the client does not take stay in their queue.
+/// 40 Readys ask for 40 tasks of a megabyte each. Those that the client does not read stay in their queue.
 async fn tasks_that_nobody_takes(shards: u16) {
     const TASKS: u64 = 40;
     let server = Harness::with(|config| config.shards = Some(shards)).await;

@@ -1,4 +1,4 @@
-//! The two streams over real sockets: what `grpc.md` promises, asked for by a client.
+//! The two streams over real sockets: a client checks what `grpc.md` promises.
 
 pub mod client;
 

@@ -118,7 +118,7 @@ async fn a_scope_allows_its_own_events_and_no_other() {
 }
 
 #[tokio::test]
-async fn event_types_that_the_token_does_not_have() {
+async fn event_types_outside_the_token_are_refused() {
     let server = Harness::start().await;
     let mut worker = Worker::open(server.worker_addr(), RESTRICTED).await;
     let b = server.task("b").await;
@@ -140,7 +140,7 @@ async fn event_types_that_the_token_does_not_have() {
 }
 
 #[tokio::test]
-async fn an_instance_is_nobody_else() {
+async fn an_instance_cannot_act_for_another() {
     let all = [&SCOPES[..], &["codeq:subscribe"]].concat();
     let server = Harness::with(|config| {
         config.worker_auth.static_tokens.push(token("slashed", "worker/one", &all));

@@ -1,4 +1,4 @@
-//! What is served where: both streams on both ports, health, reflection, TLS; and limits of a message.
+//! What is served where: both streams on both ports, health, reflection, TLS; and the limits on a message.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -62,7 +62,7 @@ fn the_default_ports() {
 }
 
 #[tokio::test]
-async fn health_is_told_for_the_server_and_each_service() {
+async fn health_is_reported_for_the_server_and_each_service() {
     let server = Harness::start().await;
     for addr in [server.producer_addr(), server.worker_addr()] {
         let mut health = HealthClient::new(channel(addr).await);
@@ -108,7 +108,7 @@ async fn reflection_is_for_those_who_ask_for_it() {
 }
 
 #[tokio::test]
-async fn unknown_methods_and_services() {
+async fn unknown_methods_and_services_are_unimplemented() {
     let server = Harness::start().await;
     for path in [
         "/producerpb.ProducerStream/Other",
@@ -162,7 +162,7 @@ async fn a_message_of_too_many_items_is_refused_before_it_takes_memory() {
     }
 }
 
-/// A connection with TLS to a server whose certificate this is.
+/// A TLS connection to the server with this certificate.
 async fn tls_channel(addr: SocketAddr, trusted: &CertificateDer<'static>) -> Channel {
     let mut roots = RootCertStore::empty();
     roots.add(trusted.clone()).unwrap();

@@ -1,4 +1,4 @@
-//! A task from one end to the other.
+//! A task from its create to its result, over both streams.
 
 use codeq_proto::producer::CreateTask;
 use codeq_proto::producer::producer_event::Event as ToProducers;

@@ -78,7 +78,7 @@ async fn server(provider: &Provider) -> Harness {
     server
 }
 
-/// What a challenge says about a token that is no good.
+/// The `WWW-Authenticate` value for an invalid token.
 fn invalid(description: &str) -> String {
     format!(r#"Bearer realm="codeq", error="invalid_token", error_description="{description}""#)
 }
@@ -139,7 +139,7 @@ async fn a_refusal_is_explained_to_the_operator_and_to_whoever_may_know() {
         let challenge = format!(r#"Bearer realm="codeq", error="insufficient_scope"{scope}"#);
         assert_eq!(reply.headers["www-authenticate"], challenge.as_str(), "{path}");
     }
-    // Who may do this in general and not to this task is not told to get another token.
+    // A worker with the right scope, but not this task's, is not told to get another token.
     let id = server.running("c").await;
     let reply = server.act(crate::http::harness::WORKER_2, &format!("tasks/{id}/heartbeat")).await;
     assert_eq!(reply.expect(403).headers.get("www-authenticate"), None);

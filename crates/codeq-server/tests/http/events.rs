@@ -1,4 +1,4 @@
-//! `GET /events`: transitions of the caller's tenant, in order, to be taken up again.
+//! `GET /events`: transitions of the caller's tenant, in order and resumable.
 
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;
@@ -56,7 +56,7 @@ async fn a_tenant_hears_of_its_own_tasks_only() {
         let got: Vec<_> = got.iter().map(|event| event.data["taskId"].as_str().unwrap()).collect();
         assert_eq!(got, *ids);
     }
-    // From the very beginning, too: what is kept is everybody's, what is told is not.
+    // Also from the very beginning: all tenants' transitions are kept, but only the caller's are sent.
     let got = Sse::open(after(&h, "0")).await.take(3).await;
     let mine = |event: &Event| ids[0].iter().any(|id| event.data["taskId"] == **id);
     assert!(got.iter().filter(|event| event.kind == "task").all(mine), "{got:?}");
@@ -92,7 +92,7 @@ async fn a_stream_goes_on_after_a_restart() {
     let id = h.task("c").await;
     let next = again.next().await.unwrap();
     assert_eq!((next.kind.as_str(), &next.data["taskId"]), ("task", &json!(id)));
-    // What lies before is told again, or it is said that it is not.
+    // Earlier transitions are sent again, or reported as missed.
     let mut old = Sse::open(after(&h, &before[0].id)).await;
     let first = old.next().await.unwrap();
     if first.kind == "missed" {
@@ -122,7 +122,7 @@ async fn positions_that_are_not_kept_are_said_to_be_missed() {
 }
 
 #[tokio::test]
-async fn one_command_alone() {
+async fn a_stream_can_be_limited_to_one_command() {
     let h = Harness::start().await;
     let mut events = Sse::open(stream(&h, WORKER, "?command=ONE")).await;
     h.task("two").await;

@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 
 use crate::http::harness::{Harness, PRODUCER, WORKER};
 
-/// JSON values as text that a parser in between would change.
+/// JSON texts that would change if anything parsed and rewrote them.
 fn values() -> Vec<String> {
     let mut values: Vec<String> = [
         "9007199254740993",
@@ -89,7 +89,7 @@ async fn post(h: &Harness, token: &str, path: &str, body: String, status: u16) -
 }
 
 #[tokio::test]
-async fn payloads() {
+async fn payloads_are_kept_byte_for_byte() {
     let h = Harness::start().await;
     for sent in values() {
         let body = format!("{{\"command\":\"c\",\"payload\": {sent} \n}}");
@@ -106,7 +106,7 @@ async fn payloads() {
 }
 
 #[tokio::test]
-async fn results() {
+async fn results_are_kept_byte_for_byte() {
     let h = Harness::start().await;
     for value in values() {
         // A result is an object; its spacing is the worker's, too.

@@ -1,16 +1,21 @@
-//! A real server on a port of its own, and a client for it.
+//! A real server on a free port, and a client for it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
 use bytes::Bytes;
+use codeq_engine::{Engine, Options};
 use codeq_server::config::{AuthConfig, Durability, StaticToken};
-use codeq_server::{Config, Server};
+use codeq_server::{Config, OpenEngine, Server};
+use codeq_webhooks::dns::{DnsResolver, Resolve};
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Tokens say whose they are: tenant, then role.
+use crate::cluster_of_one;
+
+/// Tokens, named after tenant and role.
 pub const PRODUCER: &str = "a-producer";
 pub const WORKER: &str = "a-worker";
 pub const WORKER_2: &str = "a-worker2";
@@ -35,6 +40,23 @@ const WORKER_SCOPES: [&str; 6] = [
     "codeq:result",
     "codeq:subscribe",
 ];
+
+/// The engine under the server: one of its own or, if `CODEQ_TEST_CLUSTER` is set, a cluster of one.
+fn engine() -> OpenEngine {
+    if !over_cluster() {
+        return Engine::open;
+    }
+    |dir, options| {
+        // A cluster always syncs.
+        let options = Options { durability: codeq_engine::Durability::Fsync, ..options };
+        cluster_of_one::start(dir, options)
+    }
+}
+
+/// Whether the tests run over a cluster of one.
+pub fn over_cluster() -> bool {
+    std::env::var_os("CODEQ_TEST_CLUSTER").is_some()
+}
 
 /// A running server with its data.
 pub struct Harness {
@@ -73,19 +95,17 @@ impl Harness {
         Harness::open(dir, config).await
     }
 
-    /// The same server again, with webhooks looked up there.
-    pub async fn resolving(
-        self,
-        resolve: std::sync::Arc<dyn codeq_webhooks::dns::Resolve>,
-    ) -> Harness {
+    /// Restarts the server with this name server for webhooks.
+    pub async fn resolving(self, resolve: Arc<dyn Resolve>) -> Harness {
         let Harness { server, dir, config, client } = self;
         server.stop().await;
-        let server = Server::start_with(config.clone(), resolve).await.unwrap();
+        let server = Server::start_on(config.clone(), resolve, engine()).await.unwrap();
         Harness { server, dir, config, client }
     }
 
     async fn open(dir: TempDir, config: Config) -> Harness {
-        let server = Server::start(config.clone()).await.unwrap();
+        let resolve = Arc::new(DnsResolver::system());
+        let server = Server::start_on(config.clone(), resolve, engine()).await.unwrap();
         Harness { server, dir, config, client: client() }
     }
 
@@ -108,7 +128,7 @@ impl Harness {
         &self.config.data_dir
     }
 
-    /// What it was started with.
+    /// The configuration it was started with.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -206,15 +226,15 @@ impl Harness {
     }
 }
 
-/// Moves the clock of this runtime: what the server and clients in it wait for by time. A connection that has not
-/// answered a ping for 20 s is closed, so whoever moves the clock further lets the peers talk in between.
+/// Advances the clock of this runtime, on which the server and its clients wait. A connection that has not answered a
+/// ping for 20 s is closed, so advance further in steps, and let the peers talk in between.
 pub async fn pass(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
     tokio::time::resume();
 }
 
-/// A client without certificates: to load those of the system takes longer than most tests.
+/// A client without certificates, because loading the system's takes longer than most tests.
 pub fn client() -> Client {
     let client = Client::builder().no_proxy().tls_certs_only([]);
     client.timeout(Duration::from_secs(60)).build().unwrap()
@@ -229,7 +249,7 @@ pub async fn send(request: RequestBuilder) -> Reply {
 }
 
 impl Reply {
-    /// Itself, if it has this status.
+    /// Checks the status.
     #[track_caller]
     pub fn expect(self, status: u16) -> Reply {
         assert_eq!(self.status, status, "{}", self.text());
@@ -254,7 +274,7 @@ impl Reply {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
-    /// Checks status and short text of a problem, and that it is one.
+    /// Checks that this is a problem document with this status and short text.
     #[track_caller]
     pub fn refused(&self, status: u16, error: &str) -> Value {
         let body = self.json();

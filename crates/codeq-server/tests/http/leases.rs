@@ -98,7 +98,7 @@ async fn a_lost_lease_as_a_problem() {
     h.post(WORKER, &other, json!({"fence": 1})).await.refused(404, "not-found");
     h.post(WORKER_2, &path, json!({"fence": 1})).await.refused(403, "not-owner");
     h.post(WORKER_2, &path, json!({"fence": 2})).await.refused(409, "lease-lost");
-    // Results that are wrong in themselves are told so only to whoever holds the lease.
+    // Only the holder of the lease learns that its result is invalid.
     let result = format!("tasks/{id}/result");
     h.post(WORKER, &result, json!({"status": "NO", "fence": 2})).await.refused(409, "lease-lost");
     h.post(WORKER, &result, json!({"status": "NO", "fence": 1}))

@@ -105,7 +105,7 @@ async fn a_waiting_claim_wakes_on_whatever_makes_a_task_claimable() {
 }
 
 #[tokio::test]
-async fn ten_tasks_for_fifty_claims() {
+async fn ten_tasks_answer_ten_of_fifty_claims() {
     let h = Harness::start().await;
     let claims: Vec<_> = (0..50).map(|_| begin(claim(&h, "c", 2))).collect();
     until(&h, CLAIMS, |n| n >= 20).await;
@@ -132,7 +132,7 @@ fn text(value: &Value) -> String {
 }
 
 #[tokio::test]
-async fn who_hangs_up_takes_no_task_along() {
+async fn a_client_that_hangs_up_takes_no_task() {
     let h = Harness::start().await;
     let body = r#"{"commands":["c"],"waitSeconds":30}"#;
     let head = post_head(WORKER, "tasks/claim", &format!("Content-Length: {}\r\n", body.len()));
@@ -147,7 +147,7 @@ async fn who_hangs_up_takes_no_task_along() {
 }
 
 #[tokio::test]
-async fn who_hangs_up_waits_no_more() {
+async fn a_client_that_hangs_up_no_longer_waits() {
     let h = Harness::start().await;
     let id = h.task("other").await;
     let body = r#"{"commands":["c"],"waitSeconds":30}"#;
@@ -174,7 +174,7 @@ async fn who_hangs_up_waits_no_more() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_what_is_there() {
+async fn an_existing_result_is_returned_without_waiting() {
     let h = Harness::start().await;
     let id = h.running("c").await;
     let end = json!({"status": "COMPLETED", "result": {}});

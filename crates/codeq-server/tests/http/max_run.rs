@@ -17,7 +17,7 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 }
 
 #[tokio::test]
-async fn no_heartbeat_keeps_a_task_beyond_it() {
+async fn no_heartbeat_extends_beyond_the_maximum_run_time() {
     let h = Harness::start().await;
     let make = async |attempts: u32| {
         let limits =
@@ -55,7 +55,7 @@ async fn no_heartbeat_keeps_a_task_beyond_it() {
     let last = history["items"].as_array().unwrap().last().unwrap();
     assert_eq!((&last["event"], &last["why"]), (&json!("timed_out"), &json!("ran for 1s")));
     let why = h.get(PRODUCER, &format!("tasks/{once}/why")).await.expect(200).json();
-    assert!(text(&why, "summary").ends_with("the last one timed_out: ran for 1s"), "{why}");
+    assert!(text(&why, "summary").ends_with("the last attempt: timed out (ran for 1s)"), "{why}");
 
     // The other one is retried, and its worker is refused.
     beat(&twice).await.refused(409, "not-in-progress");
@@ -77,7 +77,7 @@ async fn no_heartbeat_keeps_a_task_beyond_it() {
 }
 
 #[tokio::test]
-async fn a_policy_sets_it_for_tasks_that_do_not() {
+async fn a_policy_limits_tasks_without_their_own_maximum() {
     let h = Harness::start().await;
     let waiting = h.task("c").await;
     let policy = json!({"maxRunSeconds": 60});
@@ -131,7 +131,7 @@ async fn values_out_of_range_are_refused() {
 }
 
 #[tokio::test]
-async fn streams_have_it_too() {
+async fn streams_support_the_maximum_run_time() {
     let h = Harness::start().await;
     let mut producer = Producer::open(h.producer_addr(), PRODUCER).await;
     let limited = |seq, seconds| CreateTask { max_run_seconds: seconds, ..new_task(seq, "c") };

@@ -130,7 +130,7 @@ async fn a_claim_whose_answer_has_no_room_gives_its_tasks_back() {
     while !free().await {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // Those that nobody was told of are there at once, in any order.
+    // Tasks that no worker received are claimable at once, in any order.
     for _ in 0..refused {
         h.claim(WORKER, "c").await;
     }

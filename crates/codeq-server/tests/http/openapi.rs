@@ -121,7 +121,7 @@ fn the_parameters_are_those_of_the_list_of_routes() {
 }
 
 #[test]
-fn what_clients_send_is_closed() {
+fn request_schemas_allow_no_unknown_fields() {
     let mut closed = 0;
     let paths = document()["paths"].as_object().unwrap().values();
     for schema in paths.flat_map(|path| VERBS.iter().filter_map(|verb| path.get(verb))) {
@@ -157,7 +157,7 @@ fn references_resolve_and_all_components_are_used() {
 }
 
 #[test]
-fn operations_are_whole() {
+fn operations_are_completely_documented() {
     let tags: BTreeSet<&str> = document()["tags"]
         .as_array()
         .unwrap()

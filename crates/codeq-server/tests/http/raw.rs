@@ -1,4 +1,4 @@
-//! Requests that no library would send, and streams that are read as they come.
+//! Requests that no library would send, and event streams.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -78,7 +78,7 @@ impl Sse {
         }
     }
 
-    /// So many events.
+    /// The next `count` events.
     pub async fn take(&mut self, count: usize) -> Vec<Event> {
         let mut events = Vec::new();
         while events.len() < count {

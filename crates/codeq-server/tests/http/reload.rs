@@ -80,7 +80,7 @@ async fn whoever_waits_with_a_removed_token_gets_nothing_more() {
 }
 
 #[tokio::test]
-async fn an_empty_file_locks_nobody_out() {
+async fn a_reload_without_any_token_is_refused() {
     let h = Harness::start().await;
     let mut config = h.config().clone();
     for auth in [&mut config.producer_auth, &mut config.worker_auth] {
@@ -92,7 +92,7 @@ async fn an_empty_file_locks_nobody_out() {
 }
 
 #[tokio::test]
-async fn a_token_with_other_rights_has_to_come_again() {
+async fn changing_a_tokens_rights_ends_its_streams() {
     let h = Harness::start().await;
     let response = h.request(Method::GET, ADMIN, "events").send().await.unwrap();
     let mut stream = response.bytes_stream();
@@ -131,7 +131,7 @@ async fn limits_and_the_policy_of_webhooks_hold_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_changes_nothing() {
+async fn an_invalid_reload_changes_nothing() {
     let h = Harness::start().await;
     let mut config = without(&h, PRODUCER);
     config.max_batch_size = 0;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::http::harness::{ADMIN, Harness, PRODUCER, PRODUCER_B, WORKER, client, send};
 
-/// All that can be read, but for the ends of leases and the ages of tasks, which move.
+/// Everything that can be read, except the ends of leases and the ages of tasks, which change.
 async fn view(h: &Harness, ids: &[String]) -> Vec<Value> {
     let mut paths = vec!["tasks", "admin/queues", "admin/dlq/x", "admin/topics/t"]
         .into_iter()
@@ -78,7 +78,7 @@ async fn fill(h: &Harness) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn everything_is_there_again_and_again() {
+async fn every_answer_is_the_same_after_restarts() {
     for shards in [1, 3] {
         let mut h = Harness::with(|config| config.shards = Some(shards)).await;
         let ids = fill(&h).await;

@@ -1,5 +1,5 @@
-//! Who may call what, and that nobody ever reaches into another tenant. Both walk the server's own table of
-//! routes: one that is added there without a word here fails.
+//! Who may call what, and that nobody ever reaches into another tenant. Both walk the server's own list of routes: a
+//! route that is added there and not here fails.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use codeq_auth::Scope;
@@ -208,7 +208,7 @@ fn request(h: &Harness, route: &Route, token: &str, id: &str) -> reqwest::Reques
     if route.verb == Verb::Get { request } else { request.body(body(route, id).to_string()) }
 }
 
-/// A server that does not mind fields of which it knows nothing: here they name another tenant.
+/// A server that ignores unknown fields. Here they name another tenant.
 async fn lenient() -> Harness {
     Harness::with(|config| config.http.unknown_fields = UnknownFields::Ignore).await
 }
@@ -239,7 +239,7 @@ async fn every_route_lets_in_whom_it_should_and_nobody_else() {
     }
 }
 
-/// Tenant A: a task in every place, all in one queue with a policy, all with something to hide.
+/// Tenant A: a task in every place, all in one queue with a policy, each with a secret.
 async fn fill(h: &Harness) -> Vec<String> {
     let wish = json!({"callbackUrl": format!("https://example.com/{SECRET}"), "ttlSeconds": 3_600});
     h.post(WORKER, "workers/subscriptions", wish).await.expect(200);

@@ -163,7 +163,7 @@ async fn failures_are_explained_attempt_by_attempt() {
         (&failure["event"], &failure["who"], &failure["why"]),
         (&json!("nacked"), &json!("worker"), &json!("bad payload"))
     );
-    assert!(told["summary"].as_str().unwrap().ends_with("the last one nacked: bad payload"));
+    assert!(told["summary"].as_str().unwrap().ends_with("the last attempt: nacked (bad payload)"));
     assert_eq!(codes(&queue_why(&h, "poison").await), ["empty", "workers", "dead_letters"]);
     h.act(ADMIN, &format!("tasks/{dead}/replay")).await.expect(200);
     assert_eq!(codes(&why(&h, &dead).await), ["next", "workers"]);
@@ -208,7 +208,7 @@ async fn a_worker_that_waits_on_a_stream_is_seen() {
 }
 
 #[tokio::test]
-async fn only_the_tenant_is_told() {
+async fn explanations_are_for_the_tasks_tenant_only() {
     let h = Harness::start().await;
     let id = h.task("mail").await;
     h.get(PRODUCER_B, &format!("tasks/{id}/why")).await.refused(404, "not found");

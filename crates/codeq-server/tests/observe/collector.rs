@@ -1,5 +1,5 @@
-//! An OTLP collector: an HTTP server that keeps the spans it is sent. It reads the protobuf by itself, so
-//! that what is checked is what goes over the wire.
+//! An OTLP collector: an HTTP server that keeps the spans it receives. It decodes the protobuf itself, so that the tests
+//! check what goes over the wire.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,7 @@ impl Sent {
     }
 }
 
-/// What a collector has got.
+/// What a collector has received.
 #[derive(Clone, Default)]
 pub struct Collector {
     pub spans: Arc<Mutex<Vec<Sent>>>,

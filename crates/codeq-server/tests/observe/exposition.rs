@@ -1,4 +1,4 @@
-//! Reads OpenMetrics text, and that of Prometheus, and insists on their rules.
+//! Parses OpenMetrics and Prometheus text, and panics if it breaks their rules.
 
 use std::collections::BTreeMap;
 

@@ -29,9 +29,9 @@ impl Sink {
     }
 }
 
-/// While a process has one subscriber, `tracing` asks only the current thread's about a call site that it meets for
-/// the first time. A server of another test has none, and would turn the call site off for every thread. A second
-/// subscriber, there for as long as the process, makes it ask both.
+/// With a single subscriber in the process, `tracing` decides about a new call site by asking the current thread's. The
+/// thread of another test's server has none and would disable the call site for every thread. A second subscriber, which
+/// lives as long as the process, makes `tracing` ask both.
 static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::default()));
 
 /// Runs `work`, which logs into `subscriber`.
@@ -140,7 +140,7 @@ fn without_a_collector_no_span_is_made_at_any_level() {
     assert!(!text.contains("trace_id"), "{text}");
 }
 
-/// What a server writes to when whoever read its log is gone.
+/// A log whose reader is gone.
 struct Closed;
 
 impl io::Write for Closed {

@@ -1,4 +1,4 @@
-//! What can be seen of a server: metric texts, log lines, and spans at a real collector.
+//! Observability: metric texts, log lines, and spans at a real collector.
 
 mod collector;
 mod exposition;

@@ -1,4 +1,4 @@
-//! Whom a notification never reaches, and whom a bad receiver does not hold up.
+//! Who is never notified, and who is not delayed by a bad receiver.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ async fn a_worker_hears_of_what_its_token_allows() {
     assert_eq!(reply.refused(403, "event type not allowed")["field"], "eventTypes");
     let all = json!({"callbackUrl": url, "eventTypes": ["*"]});
     h.post(NARROW, "workers/subscriptions", all).await.refused(403, "event type not allowed");
-    // Nothing said means all that is allowed, and no more.
+    // No event types means all that the token allows.
     subscribe_as(&h, NARROW, &url, json!({})).await;
     h.task("c").await;
     h.task("b").await;
@@ -144,7 +144,7 @@ async fn a_receiver_that_hangs_holds_up_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_full_queue_of_other_shards_counts_too() {
+async fn tasks_in_other_shards_count_towards_the_queue_depth() {
     let h = server(|config| config.shards = Some(3)).await;
     let mut receiver = Receiver::start().await;
     subscribe(&h, &receiver.url(""), json!({"minIntervalSeconds": 1})).await;

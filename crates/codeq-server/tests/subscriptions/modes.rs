@@ -1,4 +1,4 @@
-//! Who of several hears, and how often.
+//! Which of several subscriptions are notified, and how often.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -8,8 +8,13 @@ use serde_json::json;
 use crate::http::harness::{Harness, WORKER};
 use crate::subscriptions::receiver::{GROUPED, Receiver, drain, server, subscribe, subscribe_as};
 
-/// Puts a task into the empty queue and says who was told of it: so many.
-async fn told(h: &Harness, receiver: &mut Receiver, command: &str, count: usize) -> Vec<String> {
+/// Enqueues a task into the empty queue, and returns the paths of the `count` subscriptions that were notified.
+async fn notified(
+    h: &Harness,
+    receiver: &mut Receiver,
+    command: &str,
+    count: usize,
+) -> Vec<String> {
     h.task(command).await;
     let mut paths = Vec::new();
     for _ in 0..count {
@@ -21,14 +26,14 @@ async fn told(h: &Harness, receiver: &mut Receiver, command: &str, count: usize)
 }
 
 #[tokio::test]
-async fn fanout_tells_everybody() {
+async fn fanout_notifies_every_subscription() {
     let h = server(|_| ()).await;
     let mut receiver = Receiver::start().await;
     for path in ["1", "2", "3"] {
         subscribe(&h, &receiver.url(path), json!({})).await;
     }
     for _ in 0..2 {
-        assert_eq!(told(&h, &mut receiver, "c", 3).await, ["/1", "/2", "/3"]);
+        assert_eq!(notified(&h, &mut receiver, "c", 3).await, ["/1", "/2", "/3"]);
     }
 }
 
@@ -47,7 +52,7 @@ async fn a_group_takes_turns() {
     for _ in 0..3 {
         let mut round = BTreeSet::new();
         for _ in 0..3 {
-            let paths = told(&h, &mut receiver, "c", 2).await;
+            let paths = notified(&h, &mut receiver, "c", 2).await;
             assert_eq!(paths[1], "/other");
             round.insert(paths[0].clone());
         }
@@ -56,7 +61,7 @@ async fn a_group_takes_turns() {
 }
 
 #[tokio::test]
-async fn a_hash_chooses_one_and_stays_with_it() {
+async fn a_hash_always_chooses_the_same_subscription() {
     let h = server(|_| ()).await;
     let mut receiver = Receiver::start().await;
     let mut ids = Vec::new();
@@ -64,27 +69,27 @@ async fn a_hash_chooses_one_and_stays_with_it() {
         let hash = json!({"deliveryMode": "hash"});
         ids.push((format!("/{path}"), subscribe(&h, &receiver.url(path), hash).await));
     }
-    let chosen = told(&h, &mut receiver, "c", 1).await;
+    let chosen = notified(&h, &mut receiver, "c", 1).await;
     for _ in 0..3 {
-        assert_eq!(told(&h, &mut receiver, "c", 1).await, chosen);
+        assert_eq!(notified(&h, &mut receiver, "c", 1).await, chosen);
     }
     let mut used = BTreeSet::new();
     for n in 0..20 {
-        used.extend(told(&h, &mut receiver, &format!("c{n}"), 1).await);
+        used.extend(notified(&h, &mut receiver, &format!("c{n}"), 1).await);
     }
     assert!(used.len() > 1, "{used:?}");
     // Another one that goes does not matter; the chosen one does.
     let (loser, id) = ids.iter().find(|(path, _)| *path != chosen[0]).unwrap();
     h.delete(WORKER, &format!("workers/subscriptions/{id}")).await.expect(204);
-    assert_eq!(told(&h, &mut receiver, "c", 1).await, chosen);
+    assert_eq!(notified(&h, &mut receiver, "c", 1).await, chosen);
     let (_, id) = ids.iter().find(|(path, _)| *path == chosen[0]).unwrap();
     h.delete(WORKER, &format!("workers/subscriptions/{id}")).await.expect(204);
-    let heir = told(&h, &mut receiver, "c", 1).await;
+    let heir = notified(&h, &mut receiver, "c", 1).await;
     assert!(heir != chosen && heir[0] != *loser, "{heir:?}");
 }
 
 #[tokio::test]
-async fn what_is_too_early_is_told_later() {
+async fn a_notification_within_the_interval_is_sent_later() {
     let h = server(|_| ()).await;
     let mut receiver = Receiver::start().await;
     subscribe(&h, &receiver.url("slow"), json!({"minIntervalSeconds": 1})).await;
@@ -99,7 +104,7 @@ async fn what_is_too_early_is_told_later() {
 }
 
 #[tokio::test]
-async fn what_is_too_early_and_gone_later_is_not_told() {
+async fn a_deferred_notification_is_dropped_if_the_work_is_gone() {
     let h = server(|_| ()).await;
     let mut receiver = Receiver::start().await;
     let slow = json!({"minIntervalSeconds": 1});
@@ -123,7 +128,7 @@ async fn a_group_prefers_a_member_that_need_not_wait() {
         let group = json!({"deliveryMode": "group", "groupId": "g", "minIntervalSeconds": 3_600});
         subscribe(&h, &receiver.url(path), group).await;
     }
-    let first = told(&h, &mut receiver, "c", 1).await;
-    let second = told(&h, &mut receiver, "c", 1).await;
+    let first = notified(&h, &mut receiver, "c", 1).await;
+    let second = notified(&h, &mut receiver, "c", 1).await;
     assert_ne!(first, second);
 }

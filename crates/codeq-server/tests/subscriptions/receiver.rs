@@ -35,8 +35,8 @@ impl Heard {
     }
 }
 
-/// A receiver that writes down what it hears. What a path begins with says how it answers: `/gone`, `/broken`,
-/// `/hang`; otherwise well.
+/// A receiver that records its notifications. The start of a path decides the answer: `/gone`, `/broken`, `/hang`;
+/// any other path is accepted.
 pub struct Receiver {
     base: String,
     heard: mpsc::UnboundedReceiver<Heard>,

@@ -1,4 +1,4 @@
-//! The routes: what may be asked for, by whom, and what is answered.
+//! The routes: which subscriptions are accepted, from whom, and the responses.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ fn moment(value: &Value) -> jiff::Timestamp {
 }
 
 #[tokio::test]
-async fn defaults() {
+async fn omitted_fields_get_defaults() {
     let h = start().await;
     let made = h.post(WORKER, LIST, json!({"callbackUrl": URL})).await.expect(200).json();
     assert_eq!(made.as_object().unwrap().len(), 2);
@@ -51,7 +51,7 @@ async fn defaults() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_named() {
+async fn invalid_fields_are_named() {
     let h = start().await;
     let bad_urls = [
         "",
@@ -101,7 +101,7 @@ async fn what_is_wrong_is_named() {
 }
 
 #[tokio::test]
-async fn the_edges_are_allowed() {
+async fn values_at_the_limits_are_accepted() {
     let h = start().await;
     let group = "g".repeat(128);
     let wish = json!({
@@ -120,7 +120,7 @@ async fn the_edges_are_allowed() {
 }
 
 #[tokio::test]
-async fn the_same_wish_renews() {
+async fn an_identical_subscription_renews_the_first() {
     let h = start().await;
     let wish = |types: &[&str]| json!({"eventTypes": types, "ttlSeconds": 60});
     let first = subscribe(&h, URL, wish(&["a", "b"])).await;
@@ -141,7 +141,7 @@ async fn the_same_wish_renews() {
 }
 
 #[tokio::test]
-async fn heartbeats_are_the_owners() {
+async fn only_the_owner_renews_a_subscription() {
     let h = start().await;
     let id = subscribe(&h, URL, json!({"ttlSeconds": 600})).await;
     let path = format!("{LIST}/{id}/heartbeat");

@@ -7,7 +7,7 @@ use codeq_core::record::Record;
 
 use super::subscriptions::{Mode, Subscriber, SubscriptionSpec, Subscriptions};
 use super::work_available::WorkAvailable;
-use crate::policy::Policy;
+use crate::policy::AddressPolicy;
 
 /// A subscriber whose request is changed by the test.
 pub(super) fn subscriber(
@@ -15,7 +15,8 @@ pub(super) fn subscriber(
     change: impl FnOnce(&mut SubscriptionSpec),
 ) -> Arc<Subscriber> {
     let record = record(tenant, change);
-    let view = Subscriptions::new(Arc::new(Policy::new(&[])), Arc::new(WorkAvailable::default()));
+    let view =
+        Subscriptions::new(Arc::new(AddressPolicy::new(&[])), Arc::new(WorkAvailable::default()));
     view.put(&record);
     view.get(tenant, &record.name, 2).unwrap()
 }

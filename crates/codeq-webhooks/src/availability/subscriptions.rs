@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::work_available::{Listening, WorkAvailable};
-use crate::policy::{Destination, Policy};
+use crate::policy::{AddressPolicy, Destination};
 
 /// Which of several subscriptions get a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -169,13 +169,13 @@ type ByTenant = HashMap<Arc<str>, HashMap<Arc<str>, Arc<Subscriber>>>;
 /// All subscriptions, in memory.
 pub struct Subscriptions {
     by_tenant: RwLock<ByTenant>,
-    policy: Arc<Policy>,
+    policy: Arc<AddressPolicy>,
     work_available: Arc<WorkAvailable>,
 }
 
 impl Subscriptions {
     /// Empty until [`Subscriptions::load`].
-    pub fn new(policy: Arc<Policy>, work_available: Arc<WorkAvailable>) -> Subscriptions {
+    pub fn new(policy: Arc<AddressPolicy>, work_available: Arc<WorkAvailable>) -> Subscriptions {
         Subscriptions { by_tenant: RwLock::default(), policy, work_available }
     }
 

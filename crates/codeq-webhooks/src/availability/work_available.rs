@@ -15,7 +15,7 @@ use codeq_engine::Observer;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Maximum number of queues recorded between two looks of the notifier; more are counted and dropped.
+/// Maximum number of queues recorded until the notifier takes them; more are counted and dropped.
 const READY_MAX: usize = 65_536;
 /// Maximum number of changed subscriptions recorded; beyond that, all are read again.
 const CHANGED_MAX: usize = 8_192;
@@ -51,7 +51,7 @@ impl Drop for Listening {
 }
 
 impl WorkAvailable {
-    /// Listens as long as the return value lives.
+    /// Listens until the return value is dropped.
     pub fn listen(self: &Arc<WorkAvailable>) -> Listening {
         self.listeners.fetch_add(1, Ordering::AcqRel);
         Listening(Arc::clone(self))

@@ -128,7 +128,7 @@ fn failing_receivers_leave_half_of_the_calls_to_the_others() {
 }
 
 #[test]
-fn what_could_not_be_tried_is_tried_again_before_the_others() {
+fn a_call_that_could_not_be_tried_goes_first_next_time() {
     let mut dispatcher = filled(10, 1, 1, 3);
     let now = Instant::now();
     for _ in 0..5 {
@@ -233,7 +233,7 @@ fn notifications_that_wait_are_bounded_and_wait_once() {
 }
 
 #[test]
-fn nothing_is_left_when_all_is_done() {
+fn finished_calls_leave_no_state_behind() {
     let mut dispatcher = Dispatcher::new(AVAILABILITY);
     for number in 0..200 {
         dispatcher.add(to(number % 3, number % 7), number).unwrap();

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_not_sent_twice_and_what_is_done_is_forgotten() {
+    fn a_waiting_callback_is_sent_once_and_then_forgotten() {
         let mut backlog = Backlog::new(10, 10);
         add(&mut backlog, 1, 1, 5);
         add(&mut backlog, 1, 1, 5);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_while_its_call_is_in_flight_is_sent_afterwards() {
+    fn a_callback_found_during_its_call_is_sent_afterwards() {
         let mut backlog = Backlog::new(10, 10);
         add(&mut backlog, 1, 1, 5);
         let calls = all(&mut backlog);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_found_again_in_order() {
+    fn callbacks_that_did_not_fit_are_read_again_in_order() {
         let max = WAITING_PER_RECEIVER_MAX as u64;
         let many = max + 500;
         let mut backlog = filled(1, 1, 1, many);

@@ -1,4 +1,7 @@
 //! One attempt to deliver a callback: read it, post it, record how it went.
+//!
+//! Nothing is retried here. [`Command::Callback`] records the outcome, and the rules decide whether and when the callback
+//! is due again (`codeq_core::callback`).
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

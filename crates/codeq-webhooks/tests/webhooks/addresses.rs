@@ -7,7 +7,7 @@ use codeq_webhooks::policy::Refused;
 
 use crate::support::{Names, PATIENCE, client, policy, post};
 
-/// Addresses that are not for tenants: the ends of every range, and those one would try first.
+/// Addresses that tenants must not reach: the ends of every range, and those that an attacker would try first.
 const CLOSED: &[&str] = &[
     "0.0.0.0",
     "0.0.0.1",
@@ -160,7 +160,7 @@ const OPEN: &[&str] = &[
     "3fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
 ];
 
-/// What the standard takes for an address that is closed.
+/// Spellings that the URL standard reads as a closed address.
 const SPELLINGS: &[&str] = &[
     "127.1",
     "127.0.1",
@@ -215,7 +215,7 @@ const SPELLINGS: &[&str] = &[
     "[::]",
 ];
 
-/// What is no address of anything.
+/// Texts that are not addresses.
 const NONSENSE: &[(&str, Refused)] = &[
     ("", Refused::NotAUrl),
     ("hook", Refused::NotAUrl),
@@ -298,7 +298,7 @@ fn in_url(ip: &str) -> String {
 }
 
 #[test]
-fn the_table_is_read() {
+fn closed_addresses_are_refused_and_open_ones_accepted() {
     let policy = policy(&[]);
     let refused = |text: &str| policy.read(text).map(|to| to.url().to_string()).unwrap_err();
     for ip in CLOSED {
@@ -323,7 +323,7 @@ fn the_table_is_read() {
 }
 
 #[tokio::test]
-async fn the_table_as_answers_of_dns() {
+async fn closed_addresses_from_dns_are_refused() {
     let names = Names::none();
     let client = client(&[], &names, PATIENCE);
     for ip in CLOSED {
@@ -335,7 +335,7 @@ async fn the_table_as_answers_of_dns() {
 }
 
 #[test]
-fn names_are_read_and_judged_later() {
+fn host_names_are_accepted_unresolved() {
     let policy = policy(&[]);
     for (text, host, port, tls, authority) in [
         ("https://ok.example", "ok.example", 443, true, "ok.example:443"),
@@ -381,7 +381,7 @@ fn opened_networks_are_open_in_all_forms() {
 }
 
 #[test]
-fn what_is_said_names_nothing_inside() {
+fn refusals_do_not_reveal_the_network() {
     let policy = policy(&[]);
     let why = policy.read("http://10.20.30.40/").unwrap_err().to_string();
     assert!(why.starts_with("the address is not public"), "{why}");

@@ -1,4 +1,4 @@
-//! What is dialled is what was judged.
+//! The client dials only addresses that were checked.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ fn names_of_this_machine() -> Arc<Names> {
 }
 
 #[tokio::test]
-async fn no_spelling_gets_a_connection() {
+async fn no_spelling_of_this_machine_gets_a_connection() {
     let mut receivers = vec![Receiver::answering("127.0.0.1", OK).await];
     receivers.extend(Receiver::try_start("::1", |_| async {}).await);
     let names = names_of_this_machine();
@@ -192,7 +192,7 @@ async fn the_server_does_not_call_itself() {
 }
 
 #[tokio::test]
-async fn redirects_are_answers() {
+async fn redirects_are_not_followed() {
     let mut inside = Receiver::answering("127.0.0.1", OK).await;
     let mut elsewhere = Receiver::answering("127.0.0.2", OK).await;
     let client = client(&["127.0.0.2/32"], &Names::none(), PATIENCE);

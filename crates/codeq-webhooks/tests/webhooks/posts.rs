@@ -1,4 +1,4 @@
-//! What a receiver sees, and what is made of its answer.
+//! What a receiver gets, and how its answer is read.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use crate::support::{Names, PATIENCE, Receiver, client, everything, post, read_request};
 
 #[tokio::test]
-async fn what_a_receiver_sees() {
+async fn a_receiver_gets_the_documented_request() {
     let (heard, mut requests) = mpsc::unbounded_channel();
     let receiver = Receiver::start("127.0.0.1", move |mut stream| {
         let heard = heard.clone();
@@ -62,7 +62,7 @@ async fn what_a_receiver_sees() {
 }
 
 #[tokio::test]
-async fn when_to_ask_again() {
+async fn retry_after_is_reported() {
     let client = client(&["127.0.0.1/32"], &Names::none(), PATIENCE);
     for (answer, status, seconds) in [
         ("HTTP/1.1 429 Slow\r\nretry-after: 7\r\ncontent-length: 0\r\n\r\n", 429, Some(7)),
@@ -91,15 +91,15 @@ async fn connections_are_used_again() {
     assert_eq!(receiver.came().await, 1);
 }
 
-/// The environment of a process cannot be changed from within: another one runs a test of above, with a
-/// proxy in its environment.
+/// A process cannot change its own environment safely, so another one runs a test from above with a proxy in its
+/// environment.
 #[test]
 fn a_proxy_in_the_environment_has_no_effect() {
     let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
     proxy.set_nonblocking(true).unwrap();
     let address = format!("http://{}", proxy.local_addr().unwrap());
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "posts::what_a_receiver_sees"]);
+    child.args(["--exact", "posts::a_receiver_gets_the_documented_request"]);
     for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"]
     {
         child.env(name, &address);

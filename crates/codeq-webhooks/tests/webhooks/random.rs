@@ -1,13 +1,13 @@
-//! Whatever is sent, nothing panics and nothing that is closed is let through.
+//! Random URLs: nothing panics, and no closed address is accepted.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use codeq_core::callback::receiver_of;
-use codeq_webhooks::policy::{Destination, Policy};
+use codeq_webhooks::policy::{AddressPolicy, Destination};
 use proptest::prelude::*;
 use proptest::string::string_regex;
 
-/// The judgement on IPv4 once more, by other means than the policy's.
+/// The rules for IPv4, written differently than in the policy.
 fn is_closed_v4(ip: Ipv4Addr) -> bool {
     let [a, b, c, _] = ip.octets();
     ip.is_private()
@@ -37,11 +37,11 @@ fn leads_to(to: &Destination) -> Option<IpAddr> {
 }
 
 fn check(text: &str) {
-    if let Ok(to) = Policy::default().read(text) {
+    if let Ok(to) = AddressPolicy::default().read(text) {
         assert!(!leads_to(&to).is_some_and(is_closed), "{text:?} leads to {to:?}");
         assert!(to.port() != 0 && !to.host().is_empty(), "{text:?}");
         // What is kept is read as the same place again.
-        let again = Policy::default().read(to.url().as_str()).unwrap();
+        let again = AddressPolicy::default().read(to.url().as_str()).unwrap();
         assert_eq!(again.authority(), to.authority(), "{text:?}");
     }
 }
@@ -72,20 +72,20 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4_096, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn any_text(text in ".{0,60}") {
+    fn any_text_is_read_safely(text in ".{0,60}") {
         check(&text);
         check(&format!("http://{text}"));
         check(&format!("https://ok.example{text}"));
     }
 
     #[test]
-    fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+    fn any_bytes_are_read_safely(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
         check(&String::from_utf8_lossy(&bytes));
         check(&format!("https://{}/", String::from_utf8_lossy(&bytes)));
     }
 
     #[test]
-    fn almost_addresses(text in string_regex(
+    fn texts_like_addresses_are_read_safely(text in string_regex(
         r"(http|https|HTTP|ftp):/{1,3}([0-9a-fx.:\[\]%@。０-９\\#?/-]|localhost|::1|127){1,24}"
     ).unwrap()) {
         check(&text);
@@ -97,7 +97,7 @@ proptest! {
             r"(http|https|HTTPS)://(h|H|h\.|b\u{fc}cher\.example|xn--bcher-kva\.example|8\.8\.8\.8|\[2600::(0:)?1\])(:(0?443|80|8080))?[/?#]?[:@a]{0,2}"
         ).unwrap()),
     ) {
-        let [one, other] = texts.map(|text| (receiver_of(&text), Policy::default().read(&text), text));
+        let [one, other] = texts.map(|text| (receiver_of(&text), AddressPolicy::default().read(&text), text));
         if let (Ok(a), Ok(b)) = (&one.1, &other.1) {
             let (same, texts) = (a.authority() == b.authority(), (&one.2, &other.2));
             prop_assert_eq!(one.0 == other.0, same, "{:?}", texts);
@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn one_spelling_of_an_address(
+    fn only_the_usual_spelling_of_an_ipv4_address_is_accepted(
         ip in prop_oneof![any::<u32>(), 0x7f00_0000_u32..0x7fff_ffff, 0x0a00_0000_u32..0x0aff_ffff],
         numbers in 1_usize..=4,
         ways in any::<[u8; 4]>(),
@@ -113,7 +113,7 @@ proptest! {
         let spelt = spelt_v4(ip, numbers, ways);
         let text = format!("http://{spelt}/");
         let address = Ipv4Addr::from(ip);
-        let read = Policy::default().read(&text);
+        let read = AddressPolicy::default().read(&text);
         let fine = !is_closed_v4(address) && spelt == address.to_string();
         prop_assert_eq!(read.is_ok(), fine, "{} {}", text, address);
         if let Ok(to) = read {
@@ -122,12 +122,12 @@ proptest! {
     }
 
     #[test]
-    fn every_address_of_ipv6(start in prop_oneof![any::<u16>(), 0x1ff0_u16..0x2010, 0x3ff0_u16..0x4010],
+    fn ipv6_addresses_are_judged_by_their_network(start in prop_oneof![any::<u16>(), 0x1ff0_u16..0x2010, 0x3ff0_u16..0x4010],
                              second in prop_oneof![any::<u16>(), 0_u16..0x300, Just(0xdb8)],
                              rest in any::<[u16; 6]>()) {
         let [c, d, e, f, g, h] = rest;
         let ip = Ipv6Addr::new(start, second, c, d, e, f, g, h);
-        let policy = Policy::default();
+        let policy = AddressPolicy::default();
         prop_assert_eq!(policy.allows(ip.into()), !is_closed(ip.into()), "{}", ip);
         prop_assert_eq!(policy.read(&format!("http://[{ip}]/")).is_ok(), policy.allows(ip.into()));
         let mapped = Ipv4Addr::from((u32::from(start) << 16) | u32::from(second));

@@ -1,4 +1,4 @@
-//! Receivers that do not behave: none of them costs more than the time and the bytes that there are for it.
+//! Receivers that misbehave: none costs more than its limits of time and bytes.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use tokio::time::{interval, timeout};
 use crate::support::{Names, PATIENCE, Receiver, SHORT, client, gone, post, read_request};
 
 const OPEN: &[&str] = &["127.0.0.1/32"];
-/// No test waits for this: what ends before it did not end because of time.
+/// No test waits this long, so a call that ends earlier did not time out.
 const LONG: Duration = Duration::from_secs(600);
 
 /// A receiver that writes `first`, and then `rest` for ever. Tells when the other side has gone.
@@ -64,7 +64,7 @@ async fn ended(mut ended: mpsc::UnboundedReceiver<()>) {
 }
 
 #[tokio::test]
-async fn heads_without_end() {
+async fn endless_heads_are_refused() {
     let informational = "HTTP/1.1 100 Continue\r\n\r\n";
     let early = "HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n";
     for (first, rest) in [
@@ -84,7 +84,7 @@ async fn heads_without_end() {
 }
 
 #[tokio::test]
-async fn heads_have_bounds() {
+async fn heads_that_are_too_large_are_refused() {
     let client = client(OPEN, &Names::none(), PATIENCE);
     let answer = |headers: usize, bytes: usize| {
         let head = "x: y\r\n".repeat(headers) + &format!("z: {}\r\n", "z".repeat(bytes));
@@ -103,7 +103,7 @@ async fn heads_have_bounds() {
 }
 
 #[tokio::test]
-async fn bodies_without_end_are_answers() {
+async fn an_endless_body_does_not_hide_the_status() {
     for (first, rest) in [
         ("HTTP/1.1 200 OK\r\ncontent-length: 10000000000\r\n\r\n", "x"),
         ("HTTP/1.1 200 OK\r\n\r\n", "x"),
@@ -121,7 +121,7 @@ async fn bodies_without_end_are_answers() {
 }
 
 #[tokio::test]
-async fn bodies_that_drip_are_answers() {
+async fn a_slow_body_does_not_hide_the_status() {
     for first in [
         "HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n",
         "HTTP/1.1 200 OK\r\n\r\n",
@@ -187,9 +187,9 @@ async fn a_receiver_that_takes_nothing_runs_out_of_time() {
     assert_eq!(posted.unwrap(), Err(SendError::TimedOut));
 }
 
-/// What a tenant reads is the same whatever is at an address.
+/// A tenant gets the same error whatever is at an address.
 #[tokio::test]
-async fn nobody_learns_what_is_there() {
+async fn closed_filtered_and_broken_ports_look_the_same() {
     // Bound, so that nobody else takes it, and not listening.
     let closed = TcpSocket::new_v4().unwrap();
     closed.bind(([127, 0, 0, 1], 0).into()).unwrap();

@@ -1,4 +1,4 @@
-//! Receivers, and names that lead to them.
+//! Receivers, and a resolver for their names.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use codeq_webhooks::client::{Answered, Client, Options, SendError};
 use codeq_webhooks::dns::Resolve;
-use codeq_webhooks::policy::Policy;
+use codeq_webhooks::policy::AddressPolicy;
 use futures_util::future::BoxFuture;
 use hyper::HeaderMap;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -24,13 +24,13 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub const SHORT: Duration = Duration::from_secs(1);
 
 /// A policy with these networks open.
-pub fn policy(open: &[&str]) -> Arc<Policy> {
+pub fn policy(open: &[&str]) -> Arc<AddressPolicy> {
     let networks: Vec<_> = open.iter().map(|net| net.parse().unwrap()).collect();
-    Arc::new(Policy::new(&networks))
+    Arc::new(AddressPolicy::new(&networks))
 }
 
-/// Opens everything: for reading what is then dialled by a client that does not.
-pub fn everything() -> Arc<Policy> {
+/// Allows everything, to read URLs that a stricter client then dials.
+pub fn everything() -> Arc<AddressPolicy> {
     policy(&["0.0.0.0/0", "::/0"])
 }
 
@@ -40,7 +40,7 @@ pub fn client(open: &[&str], names: &Arc<Names>, time: Duration) -> Client {
     Client::new(policy(open), Arc::<Names>::clone(names), options)
 }
 
-/// Posts to a text, whatever the client thinks of it.
+/// Posts to a URL, whether or not the client's policy would accept it.
 pub async fn post(client: &Client, to: &str) -> Result<Answered, SendError> {
     // Odd spellings are refused before anything is posted.
     let Ok(to) = everything().read(to) else { return Err(SendError::NotAllowed) };
@@ -144,8 +144,8 @@ impl Receiver {
         format!("http://{}/hook", self.addr)
     }
 
-    /// How many have come since the last time. Connections are accepted in the order in which they are made,
-    /// so whoever is there before one that is made here has been counted when that one comes.
+    /// How many connections came since the last call. They are accepted in order, so once a connection made here is
+    /// accepted, all earlier ones have been counted.
     pub async fn came(&mut self) -> usize {
         let last = TcpStream::connect(self.addr).await.unwrap();
         let me = last.local_addr().unwrap();

@@ -100,7 +100,7 @@ fn client(roots: Option<RootCertStore>) -> Client {
 }
 
 #[tokio::test]
-async fn the_right_name() {
+async fn a_certificate_for_the_right_name_is_accepted() {
     let authority = authority();
     let mut https = Https::start(&authority, &["hook.example", "127.0.0.1"], |_| {}).await;
     let client = client(Some(roots(&authority)));
@@ -124,7 +124,7 @@ async fn the_right_name() {
 }
 
 #[tokio::test]
-async fn wrong_certificates() {
+async fn invalid_certificates_are_refused() {
     let (known, unknown) = (authority(), authority());
     let expired = |params: &mut CertificateParams| {
         params.not_before = date_time_ymd(2020, 1, 1);
@@ -160,7 +160,7 @@ async fn the_platform_does_not_know_our_authority() {
 
 const URL: &str = "CODEQ_TEST_URL";
 
-/// The environment of a process cannot be changed from within: another one posts.
+/// A process cannot change its own environment safely, so another one posts.
 #[tokio::test]
 async fn a_file_of_certificates_in_the_environment_is_trusted() {
     let authority = authority();

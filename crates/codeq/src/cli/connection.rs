@@ -25,10 +25,10 @@ pub struct Connection {
     /// The token. Prefer a file or a profile: every user of this machine can see the process list.
     #[arg(long, global = true, value_name = "TOKEN", conflicts_with = "token_file")]
     token: Option<String>,
-    /// File with the token. Default: the profile's token, or CODEQ_TOKEN.
+    /// File with the token. Default: the token of --profile, CODEQ_TOKEN, or the selected profile's token.
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// PEM file with certificates to trust in addition to the system's. Default: CODEQ_CA_FILE.
+    /// PEM file with certificates to trust in addition to the system's. Default: CODEQ_CA_FILE, or the profile's.
     #[arg(long, global = true, value_name = "FILE")]
     ca_file: Option<PathBuf>,
     /// Profile to use. Default: CODEQ_PROFILE, or the one chosen with `codeq profile use`.

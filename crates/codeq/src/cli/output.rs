@@ -212,9 +212,10 @@ pub fn cut(text: &str, max: usize) -> String {
 }
 
 /// As wide as their longest cell. If that is too much for the terminal, the widest columns are narrowed, so that a long
-/// name does not push the others out. Ids stay whole: half of one is of no use.
+/// name does not push the others out, but not so far that names look the same. Ids stay whole: half of one is of no
+/// use.
 fn widths(titles: &[&str], rows: &[Vec<String>], terminal: Option<usize>) -> Vec<usize> {
-    const NARROW: usize = 8;
+    const NARROW: usize = 12;
     const IDS: [&str; 2] = ["ID", "TASK"];
     let longest = |at: usize| {
         let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
@@ -279,7 +280,9 @@ mod tests {
         let line = row(&rows[0], &narrow, Some(40));
         assert!(line.contains("n…  17     3") && line.chars().count() <= 40, "{line}");
         let rows = vec![clean(vec!["i".repeat(36), "n".repeat(30), "e".repeat(30)])];
-        assert_eq!(widths(&["ID", "QUEUE", "ERROR"], &rows, Some(60)), [36, 10, 10]);
+        assert_eq!(widths(&["ID", "QUEUE", "ERROR"], &rows, Some(70)), [36, 15, 15]);
+        // Names stay apart; what is last is cut.
+        assert_eq!(widths(&["ID", "QUEUE", "ERROR"], &rows, Some(60)), [36, 12, 12]);
     }
 
     #[test]

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations() {
+    fn durations_are_parsed() {
         for (text, millis) in [
             ("10s", 10_000),
             ("5m", 300_000),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_have_two_units() {
+    fn durations_are_shown_in_at_most_two_units() {
         let of = |millis| span(Duration::from_millis(millis));
         assert_eq!([of(7), of(61_000), of(5_400_000)], ["7ms", "1m01s", "1h30m"]);
         assert_eq!(of(90_000_000), "1d01h");

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_lists_and_scalars() {
+    fn yaml_is_written_in_block_style() {
         let value = json!({
             "a": 1, "b": [1, "two", {"c": null, "d": []}], "e": {}, "f": {"g": [[true]]},
             "h": "no", "i": "2026", "j": "a: b", "k": "line\n\"é\"", "l": ""

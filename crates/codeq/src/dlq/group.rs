@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_apart_stays() {
+    fn letters_that_no_filter_can_tell_apart_are_kept() {
         let mut letters = Letters::default();
         letters.add(10, "timeout".to_owned());
         letters.add(11, "timeout".to_owned());

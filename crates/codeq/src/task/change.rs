@@ -25,10 +25,10 @@ pub struct Args {
     /// 0 to 9; higher is claimed first.
     #[arg(long, value_name = "N", group = "change", value_parser = clap::value_parser!(i64).range(0..=9))]
     priority: Option<i64>,
-    /// Not before this much time has passed, from now; 0 means now.
+    /// Do not start the task before this much time has passed; 0 means now.
     #[arg(long, value_name = "DURATION", group = "change", value_parser = duration, conflicts_with = "run_at")]
     delay: Option<Duration>,
-    /// Not before this time, such as 2026-01-31T08:00:00Z.
+    /// Do not start the task before this time, such as 2026-01-31T08:00:00Z.
     #[arg(long, value_name = "TIME", group = "change")]
     run_at: Option<String>,
 }

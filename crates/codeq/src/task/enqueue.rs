@@ -32,10 +32,10 @@ pub struct Args {
     /// 0 to 9; higher is claimed first.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=9))]
     priority: u8,
-    /// Not before this much time has passed.
+    /// Do not start the task before this much time has passed.
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "run_at")]
     delay: Option<Duration>,
-    /// Not before this time, such as 2026-01-31T08:00:00Z.
+    /// Do not start the task before this time, such as 2026-01-31T08:00:00Z.
     #[arg(long, value_name = "TIME")]
     run_at: Option<String>,
     /// Attempts before the task becomes a dead letter, 1 to 1000. Default: the queue's or the server's setting.

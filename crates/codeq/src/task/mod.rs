@@ -83,7 +83,7 @@ Examples:
         #[arg(long)]
         raw: bool,
     },
-    /// Make waiting tasks claimable now, whatever they wait for.
+    /// Make waiting tasks claimable now, without further delay.
     #[command(after_help = "\
 For delayed tasks and for those that wait for a retry. Exit code: 3 no such task, 4 the task is running or
 finished.
@@ -108,7 +108,7 @@ Examples:
   codeq task cancel --queue resize --error timeout --dry-run
   codeq task cancel --queue resize --before 7d --include-running --yes")]
     Cancel(Cancel),
-    /// Return dead-lettered, failed or cancelled tasks to their queue, by id or all that match.
+    /// Return dead letters, failed or cancelled tasks to their queue, by id or all that match.
     #[command(after_help = "\
 With --queue, replays the queue's dead letters that match or, with --from, its failed or cancelled tasks.
 

@@ -25,7 +25,7 @@ pub enum Verb {
     /// Run a program for every task of some queues.
     #[command(visible_alias = "start", after_help = HELP)]
     Run(Run),
-    /// List the workers that asked for tasks within the last hour.
+    /// List the workers that have a stream, hold a task or asked for tasks within the last hour.
     #[command(after_help = "\
 HELD counts the leases of a worker, FREE the tasks that its streams could take now.
 
@@ -70,13 +70,14 @@ pub struct Run {
     /// Programs that run at once.
     #[arg(long, short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     concurrency: u16,
-    /// How long a task waits for another worker after this one is lost. Extended while the program runs.
+    /// How long a task stays with this worker if the server no longer hears from it. Extended while the program runs.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
     lease: Duration,
     /// How long a shutdown waits for running programs.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     grace: Duration,
-    /// Address of the worker stream. Default: the profile's, CODEQ_WORKER_URL, or port 9091 of the URL's host.
+    /// Address of the worker stream. Default: that of --profile, CODEQ_WORKER_URL, the selected profile's, or port 9091
+    /// of the URL's host.
     #[arg(long, value_name = "URL")]
     worker_url: Option<String>,
     /// Print no line per task.

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_an_object() {
+    fn a_result_must_be_an_object() {
         assert_eq!(json("{\"a\": 1.50}\n"), "{\"a\": 1.50}");
         assert_eq!(json("[1, 2]"), "{\"output\":[1,2]}");
         assert_eq!(json("done\nand dusted\n"), "{\"output\":\"done\\nand dusted\"}");
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn every_other_end_nacks() {
+    fn any_exit_but_success_nacks() {
         let reason = |raw: i32, last_line: &str| {
             let (status, last_line) = (ExitStatus::from_raw(raw), last_line.to_owned());
             match (Finished { status, stdout: Vec::new(), last_line }).outcome() {

@@ -53,7 +53,7 @@ fn a_backup_keeps_the_settings() {
     }
 }
 
-/// Half of a backup or a restore is nothing to work with, and says so.
+/// Every command refuses an unfinished backup or restore.
 #[test]
 fn what_was_interrupted_is_refused_by_every_command() {
     let tmp = tempfile::tempdir().unwrap();
@@ -84,7 +84,7 @@ fn what_was_interrupted_is_refused_by_every_command() {
 }
 
 #[test]
-fn what_cannot_be_done_is_said_and_left_alone() {
+fn impossible_requests_are_refused_and_change_nothing() {
     let tmp = tempfile::tempdir().unwrap();
     let at = |name: &str| tmp.path().join(name);
     filled(&at("data"), 1);

@@ -13,7 +13,7 @@ use crate::server::node::{Node, codeq};
 
 pub struct Shop {
     pub node: Node,
-    /// The home of whoever types the commands.
+    /// The user's home directory.
     pub home: TempDir,
     _data: TempDir,
 }

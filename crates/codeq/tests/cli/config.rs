@@ -1,4 +1,4 @@
-//! Settings: what is said about those that are wrong, or of little use.
+//! Settings: messages about invalid or pointless ones.
 
 use std::os::unix::fs::PermissionsExt;
 

@@ -92,7 +92,7 @@ fn no_command_is_forgotten() {
 }
 
 #[test]
-fn a_wrong_token_and_an_absent_server_end_alike_everywhere() {
+fn every_command_reports_a_wrong_token_and_an_absent_server_alike() {
     let shop = Shop::open();
     for args in ASKING {
         // Options of the command itself come before the program that a worker runs.

@@ -10,7 +10,7 @@ use codeq_store::Store;
 
 use crate::cli::harness::{Said, codeq, contents, copy, crashed, filled, options, put, text};
 
-/// Runs fsck and sees to it that the directory is what it was.
+/// Runs fsck and checks that the directory is unchanged.
 fn fsck(dir: &Path) -> Said {
     let before = contents(dir);
     let said = codeq(&["fsck", text(dir)]);

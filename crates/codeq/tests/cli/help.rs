@@ -1,4 +1,4 @@
-//! Help that helps: every command says what it does and shows an example.
+//! `--help`: every command says what it does and shows an example.
 
 use std::collections::VecDeque;
 use std::path::Path;

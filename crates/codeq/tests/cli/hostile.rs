@@ -1,4 +1,4 @@
-//! Servers that want to harm whoever asks them.
+//! Servers that try to harm their clients.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};

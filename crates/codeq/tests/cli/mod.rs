@@ -1,4 +1,4 @@
-//! The command line, as a person meets it: the real binary, its words and its exit codes.
+//! The command line, as a person uses it: the real binary, its output and its exit codes.
 
 mod backup;
 mod change;

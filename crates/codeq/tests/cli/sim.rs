@@ -3,7 +3,7 @@
 use crate::cli::harness::codeq;
 
 #[test]
-fn a_seed_repeats_itself() {
+fn a_seed_gives_the_same_run() {
     let run = || codeq(&["sim", "--seed", "3", "--steps", "60"]);
     let (first, second) = (run(), run());
     assert_eq!(first.code, 0, "{}{}", first.out, first.err);
@@ -14,7 +14,7 @@ fn a_seed_repeats_itself() {
 }
 
 #[test]
-fn seeds_run_in_a_row_and_hours_ask_for_more() {
+fn a_range_of_seeds_runs_and_hours_add_more() {
     let some = codeq(&["sim", "--seeds", "5..8", "--steps", "20"]);
     assert!(some.code == 0 && some.out.starts_with("3 run(s), "), "{}{}", some.out, some.err);
     let more = codeq(&["sim", "--seeds", "5..8", "--steps", "20", "--hours", "1"]);
@@ -25,7 +25,7 @@ fn seeds_run_in_a_row_and_hours_ask_for_more() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn invalid_arguments_are_refused() {
     let nonsense: [&[&str]; 4] = [
         &["sim", "--seed", "x"],
         &["sim", "--seeds", "9..1"],
@@ -38,7 +38,7 @@ fn nonsense_is_refused() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_failure() {
+fn a_closed_stdout_is_not_an_error() {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_codeq"));
     command.args(["sim", "--seed", "1", "--steps", "5"]);
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());

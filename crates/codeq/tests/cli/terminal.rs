@@ -1,11 +1,11 @@
-//! Commands on a terminal, with somebody who types.
+//! Commands on a terminal, with typed input.
 
 use std::process::Command;
 
 use crate::cli::client::Shop;
 
-/// Waits for each text, then types what belongs to it; then reads to the end. Prints all that was seen, and whether the
-/// terminal is as it was.
+/// Waits for each text and types its reply, then reads to the end. Prints all output, and whether the terminal was
+/// restored.
 const SCRIPT: &str = r#"
 import fcntl, json, os, pty, signal, struct, sys, termios
 steps, width, height = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])

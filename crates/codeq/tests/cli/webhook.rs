@@ -54,7 +54,7 @@ fn secrets_are_rotated_and_signatures_verified() {
 }
 
 #[test]
-fn subscriptions_come_and_go() {
+fn subscriptions_are_added_listed_and_removed() {
     let shop = Shop::open();
     let add =
         ["subscription", "add", NOBODY, "--queue", "mail", "--ttl", "10m", "--min-interval", "7s"];

@@ -212,7 +212,7 @@ fn a_task_that_runs_for_too_long_stops_its_program() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_at_once() {
+fn invalid_arguments_are_refused_at_once() {
     let shop = Shop::open();
     let run = |more: &[&str]| shop.run(&[&["worker", "run"], more].concat());
     fails(&run(&["resize", "--", "/no/such/program"]), 2, "/no/such/program");

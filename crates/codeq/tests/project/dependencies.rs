@@ -1,5 +1,5 @@
-//! Rules about what codeQ is built from: versions with known faults are kept out, and so are other licences,
-//! dependencies that nobody uses, and whatever would make the rules impure. Needs no network.
+//! Rules for dependencies: no versions with known faults, no other licences, no unused crates, and none that would make
+//! `codeq-core` impure. Needs no network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 /// The oldest version of a crate that may be used, and the fault that the ones before have. A crate that
-/// is not used costs nothing here; one that is added later is held to its minimum from the first day.
+/// is not used costs nothing here; one that is added later must meet its minimum at once.
 const MINIMUM: &[(&str, &str, &str)] = &[
     ("bytes", "1.11.1", "RUSTSEC-2026-0007"),
     ("crossbeam-epoch", "0.9.20", "RUSTSEC-2026-0204"),
@@ -46,7 +46,7 @@ const EXCEPT: &[(&str, &str, &str, &str)] = &[
     ("rand", "0.10.0", "0.10.1", "RUSTSEC-2026-0097"),
 ];
 
-/// Never, in any version, and why.
+/// Crates that are banned in every version, and why.
 const BANNED: &[(&str, &str)] = &[
     ("bincode", "unmaintained; rows and records are postcard"),
     ("native-tls", "one TLS: rustls"),
@@ -59,7 +59,7 @@ const BANNED: &[(&str, &str)] = &[
 /// constant-time comparison; Unicode-3.0: names of hosts; Zlib: a hasher of the compiler of messages.
 const LICENCES: &[&str] = &["Apache-2.0", "BSD-3-Clause", "ISC", "MIT", "Unicode-3.0", "Zlib"];
 
-/// What the rules must not be able to reach: threads, clocks, files, the network, randomness.
+/// What `codeq-core` must not depend on: threads, clocks, files, the network, randomness.
 const IMPURE: &[&str] =
     &["tokio", "rand", "rand_core", "getrandom", "fastrand", "redb", "mio", "parking_lot"];
 
@@ -215,7 +215,7 @@ fn is_allowed(expression: &str) -> bool {
 }
 
 #[test]
-fn expressions_of_licences() {
+fn licence_expressions_are_evaluated() {
     for (expression, allowed) in [
         ("MIT", true),
         ("GPL-3.0", false),
@@ -261,9 +261,15 @@ fn every_dependency_is_used() {
     for package in list(&METADATA, "packages").iter().filter(|package| package["source"].is_null())
     {
         let mut sources = sources(Path::new(text(package, "manifest_path")).parent().unwrap());
-        if text(package, "name") == "codeq" {
-            // A module of its tests.
-            sources.push_str(&self::sources(&root().join("fuzz/src")));
+        // Modules of their tests.
+        let elsewhere = match text(package, "name") {
+            "codeq" => Some("fuzz/src"),
+            "codeq-raft" => Some("crates/codeq-engine/tests"),
+            "codeq-server" => Some("crates/codeq-raft/tests"),
+            _ => None,
+        };
+        if let Some(dir) = elsewhere {
+            sources.push_str(&self::sources(&root().join(dir)));
         }
         for dependency in list(package, "dependencies") {
             let dependency = text(dependency, "name");

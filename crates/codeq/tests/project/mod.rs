@@ -1,4 +1,4 @@
-//! Rules for what codeQ is built from, and documents that are true.
+//! Rules for the repository: its dependencies, and documents that match the code.
 
 mod arrows;
 mod dependencies;

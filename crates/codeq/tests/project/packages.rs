@@ -59,7 +59,7 @@ fn alerts_dashboard_and_scaler_use_metrics_that_the_server_has() {
 }
 
 #[test]
-fn the_dashboard_and_its_copies_are_what_they_should_be() {
+fn the_dashboard_is_valid_and_its_copies_are_equal() {
     let dashboard = read("dist/compose/grafana/dashboards/codeq.json");
     let dashboard: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
     assert!(dashboard["panels"].as_array().is_some_and(|panels| panels.len() > 5));

@@ -1,4 +1,4 @@
-//! What the documents show runs as it stands there.
+//! Programs in the documents run as they are shown.
 
 #[path = "../../../codeq-engine/examples/first_task.rs"]
 #[allow(dead_code, reason = "its main is for cargo")]
@@ -12,7 +12,7 @@ fn the_program_of_the_library_page_runs() {
     first_task::first_task(&dir.path().join("data")).unwrap();
 }
 
-/// The attacks themselves take minutes and root (`make attack`); that they load is seen here.
+/// The attacks themselves take minutes and root (`make attack`). This only checks that they load.
 #[test]
 fn the_attack_suite_loads_and_its_document_has_a_place_for_the_tables() {
     let suite = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/attack");

@@ -1,4 +1,4 @@
-//! Artifacts of a server in a process of its own: on a server that speaks S3, and how much memory they take.
+//! Artifacts of a server in its own process: stored on S3, and how much memory they take.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -28,7 +28,7 @@ fn client() -> Client {
     Client::builder().no_proxy().tls_certs_only([]).build().unwrap()
 }
 
-/// Reads what a process says until a line has the address that follows `mark`; the rest is thrown away.
+/// Reads the output of a process up to the address that follows `mark`, and discards the rest.
 pub fn address(process: &mut Process, mark: &str) -> String {
     let mut lines = BufReader::new(process.stderr()).lines();
     let found = lines.find_map(|line| {
@@ -128,15 +128,15 @@ impl S3 {
     }
 }
 
-/// The way to a server, which can be closed: whoever sends something then is held until it is open again.
-struct Way {
+/// A proxy in front of a server. While it is closed, it holds back what clients send.
+struct GatedProxy {
     url: String,
     open: watch::Sender<bool>,
     held: mpsc::UnboundedReceiver<()>,
 }
 
-impl Way {
-    async fn to(s3: &S3) -> Way {
+impl GatedProxy {
+    async fn to(s3: &S3) -> GatedProxy {
         let target = s3.url.strip_prefix("http://").unwrap().to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -150,7 +150,7 @@ impl Way {
                 }
             }
         });
-        Way { url, open, held }
+        GatedProxy { url, open, held }
     }
 }
 
@@ -196,7 +196,7 @@ fn completed(contents: &[&[u8]]) -> Value {
 #[tokio::test]
 async fn round_trip_and_removal_on_s3() {
     let (dir, s3) = (tempfile::tempdir().unwrap(), S3::start().await);
-    let mut way = Way::to(&s3).await;
+    let mut way = GatedProxy::to(&s3).await;
     let node = Served::start(
         &dir.path().join("data"),
         &[
@@ -287,7 +287,7 @@ async fn a_large_artifact_takes_little_memory() {
     assert!(after < grown + 10_000_000, "a download takes next to nothing, not {after}");
 }
 
-/// The most memory that the server has had, in bytes.
+/// The server's peak memory in bytes.
 fn peak_memory(node: &Served) -> usize {
     let path = format!("/proc/{}/status", node.process.id());
     let status = std::fs::read_to_string(path).unwrap();

@@ -1,4 +1,4 @@
-//! Backups of a server that goes on working, and what is left when it does not.
+//! Backups of a running server, and of one that is killed meanwhile.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -38,11 +38,12 @@ fn file_url(dir: &Path) -> String {
     format!("file://{}", dir.display())
 }
 
-/// Enqueues until it is told to stop, and claims and finishes every third. Which tasks were acknowledged.
+/// Enqueues until `stop` is set, and claims and finishes a task after every third. Adds the acknowledged tasks to
+/// `acknowledged`.
 fn work(addr: SocketAddr, stop: &AtomicBool, acknowledged: &Mutex<Vec<String>>) {
     let mut client = Client::with_token(addr, OPERATOR);
     let mut number = 0;
-    // A request that the kill cuts off is nobody's promise.
+    // A request that the kill cuts off was not acknowledged.
     while !stop.load(Ordering::SeqCst) {
         number += 1;
         let body = format!(r#"{{"command":"work","payload":{{"n":{number}}}}}"#);
@@ -87,7 +88,6 @@ fn assert_all(addr: SocketAddr, ids: &[String]) {
     }
 }
 
-/// Waits for a thing that comes soon.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !is_so() {
@@ -135,7 +135,7 @@ fn a_backup_under_load_holds_everything_acknowledged_before_it() {
 }
 
 #[test]
-fn who_may_ask_and_what_is_missing_is_said() {
+fn a_backup_needs_an_operator_and_a_target() {
     let base = tempfile::tempdir().unwrap();
     let (_process, addr) = serve(&base.path().join("data"), &[]);
     let route = "/v1/codeq/admin/backup";
@@ -166,7 +166,7 @@ fn who_may_ask_and_what_is_missing_is_said() {
     fails(&ask(&["--profile", "prod"], ""), 4, "backup_not_configured");
 }
 
-/// Whenever the server is killed, what is there is a whole backup, or half of one that nobody takes for a whole.
+/// Whenever the server is killed, the backup is either complete or refused as incomplete.
 #[test]
 fn a_killed_backup_is_whole_or_refused() {
     let base = tempfile::tempdir().unwrap();
@@ -203,7 +203,7 @@ fn backups(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn to_a_bucket_and_back() {
+async fn a_backup_in_a_bucket_is_restored() {
     let s3 = S3::start().await;
     let base = tempfile::tempdir().unwrap();
     let at = |name: &str| base.path().join(name);

@@ -1,4 +1,4 @@
-//! `codeq bench` against a real server: what it counts is what happened, and it says so when it cannot.
+//! `codeq bench` against a real server: it counts what happened, and reports when it cannot.
 
 use std::io::BufRead;
 use std::net::TcpListener;
@@ -17,7 +17,7 @@ use crate::server::random::Random;
 /// Long enough for thousands of cycles, short enough to be run with every change.
 const SHORT: [&str; 6] = ["--seconds", "0.5", "--warm-up", "0.1", "--json", "--quiet"];
 
-/// What the tool said: exit code, its document if any, standard error.
+/// The tool's exit code, its document if any, and its standard error.
 struct Said {
     code: i32,
     document: Value,

@@ -1,4 +1,4 @@
-//! Result callbacks across SIGKILL: whatever was acknowledged as finished is told to its receiver, under one
+//! Result callbacks across SIGKILL: every task that was acknowledged as finished has its callback delivered, under one
 //! id, however often the server dies.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use crate::server::random::Random;
 
 /// Cycles of one test run; `make campaign` asks for more.
 const KILLS: u64 = 4;
-/// To tell of what is left takes less.
+/// Longer than delivering the remaining callbacks takes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a receiver has seen.
@@ -25,12 +25,12 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct Seen {
     /// Task → its message ids.
     ids: BTreeMap<String, BTreeSet<String>>,
-    /// Tasks that were answered well.
+    /// Tasks whose callback was accepted.
     taken: BTreeSet<String>,
     calls: u64,
 }
 
-/// A receiver that is in a bad mood as long as it may be.
+/// A receiver that misbehaves until it is told to behave.
 struct Receiver {
     addr: SocketAddr,
     seen: Arc<Mutex<Seen>>,
@@ -105,7 +105,7 @@ fn read(stream: &mut BufReader<TcpStream>) -> Option<(String, String)> {
     Some((id, body["taskId"].as_str().unwrap().to_owned()))
 }
 
-/// Makes and finishes tasks until the server is gone. Returns those whose end was acknowledged.
+/// Creates and finishes tasks until the server is gone. Returns those whose finish was acknowledged.
 fn work(addr: SocketAddr, hook: &str, mut random: Random) -> Vec<String> {
     let mut client = Client::new(addr);
     let mut ended = Vec::new();
@@ -159,7 +159,7 @@ fn cycle(dir: &Path, hook: &str, random: &mut Random) -> Vec<String> {
     })
 }
 
-/// Sends what waits now, until nothing waits any more.
+/// Resends what is waiting, until nothing is.
 fn tell_all(node: &Node) {
     const DELIVERIES: &str = "/v1/codeq/admin/webhooks/deliveries";
     let mut client = node.client();

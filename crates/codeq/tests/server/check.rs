@@ -14,8 +14,8 @@ const READERS: usize = 4;
 /// Tasks of earlier cycles that are read again in each; the end reads all.
 const OLDER: usize = 100;
 
-/// Reads everything that was spoken about since the last check: whatever was acknowledged is there, and what
-/// was in doubt is decided.
+/// Reads every task named since the last check: whatever was acknowledged must be there, and what was in doubt is
+/// settled.
 pub fn after_restart(addr: SocketAddr, ledger: &Mutex<Ledger>, random: &mut Random) {
     // Claims without an answer may have taken tasks that nobody spoke about.
     for task in list(&mut Client::new(addr), "status=IN_PROGRESS") {
@@ -27,7 +27,7 @@ pub fn after_restart(addr: SocketAddr, ledger: &Mutex<Ledger>, random: &mut Rand
     repeat_keys(addr, ledger, random, OLDER);
 }
 
-/// Every key still means the task that it meant.
+/// Every key still returns the same task.
 pub fn repeat_keys(addr: SocketAddr, ledger: &Mutex<Ledger>, random: &mut Random, older: usize) {
     let all = ledger.lock().keys.len();
     let newest = all.saturating_sub(2 * older)..all;

@@ -1,4 +1,4 @@
-//! Strangers who hold connections, a disk that is full for a while, and one that fails for good.
+//! Idle connections that use up descriptors, a disk that is full for a while, and one that fails for good.
 
 use std::net::TcpStream;
 use std::path::Path;
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use crate::server::http::Client;
 use crate::server::node::{Node, PATIENCE, codeq};
 
-/// What the process may have open, and the connections that come: many more.
+/// The limit of the process, and the number of connections: many more.
 const DESCRIPTORS: usize = 256;
 const STRANGERS: usize = 500;
 /// More than a segment of the log, with a megabyte each: the next one is opened meanwhile.
@@ -45,7 +45,7 @@ fn write(client: &mut Client) -> std::io::Result<u16> {
 }
 
 #[test]
-fn strangers_take_no_descriptor_from_the_log() {
+fn idle_connections_leave_descriptors_for_the_log() {
     let base = tempfile::tempdir().unwrap();
     let dir = base.path().join("data");
     let node = node(&dir, DESCRIPTORS);
@@ -69,7 +69,7 @@ fn strangers_take_no_descriptor_from_the_log() {
     assert_eq!(node.ended().code(), Some(0));
 }
 
-/// As good as a full disk: files may not become as long as a segment is.
+/// Simulates a full disk: no file may become as long as a segment.
 fn let_files_grow_to(node: &Node, bytes: Option<u64>) {
     let pid = Pid::from_raw(node.pid() as i32);
     let limit = Rlimit { current: bytes, maximum: None };

@@ -1,4 +1,4 @@
-//! The end of a campaign: all that is left is done, and everything is accounted for.
+//! The end of a campaign: the remaining tasks are finished, and everything is accounted for.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -71,7 +71,7 @@ fn ended_once(http: &mut Client, id: &str) {
     assert_eq!(events.iter().filter(|event| **event == "created").count(), 1, "{events:?}");
 }
 
-/// What ended has its result: another one is refused.
+/// A finished task has its result, and another one is refused.
 fn contradicted(http: &mut Client, ledger: &Mutex<Ledger>, id: &str) {
     let body = r#"{"status":"COMPLETED","result":{"of":"somebody else"}}"#;
     let answer = http.post(&format!("/tasks/{id}/result"), body).unwrap();

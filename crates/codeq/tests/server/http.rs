@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-/// No answer within this time is a request that hangs. Far more than a busy machine needs, and less than the
-/// longest poll.
+/// A request without an answer within this time hangs. Far more than a busy machine needs, and less than the longest
+/// poll.
 const PATIENCE: Duration = Duration::from_secs(25);
 
 pub struct Client {
@@ -38,7 +38,7 @@ impl Answer {
     }
 }
 
-/// Whether it was the client's patience that ended.
+/// Whether the client timed out.
 pub fn is_hang(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
@@ -60,7 +60,7 @@ impl Client {
         self.call("POST", path, body)
     }
 
-    /// One request. After an error nobody knows whether it was carried out.
+    /// One request. After an error it is unknown whether the server did it.
     fn call(&mut self, method: &str, path: &str, body: &str) -> Result<Answer> {
         let mut stream = match self.stream.take() {
             Some(stream) => stream,

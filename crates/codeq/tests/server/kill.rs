@@ -1,4 +1,4 @@
-//! SIGKILL at any moment, again and again on one directory: what was answered is there.
+//! SIGKILL at random moments, repeatedly on one directory: everything that was answered is still there.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! What the server has acknowledged, kept in the process that survives it.
 //!
-//! Clients say what they are about to do before they ask, and what was answered after. What is between the
-//! two at a kill is in doubt: the next reading decides, and what was read must then stay.
+//! Clients record each request before they send it, and its answer afterwards. A request without an answer at a kill is in
+//! doubt: the next read decides, and what was read must then stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,12 +13,12 @@ use crate::server::task::{Record, Task};
 #[derive(Default)]
 pub struct Ledger {
     pub tasks: BTreeMap<String, Entry>,
-    /// Every payload that was ever sent is unlike the others: two tasks with one payload are one too many.
+    /// Every payload ever sent is unique, so two tasks with the same payload are one too many.
     payloads: BTreeMap<String, Sent>,
     pub keys: Vec<Key>,
     /// How many tasks unanswered claims have asked for.
     pub claims_open: usize,
-    /// Tasks that were spoken about since the last check.
+    /// Tasks that requests named since the last check.
     touched: BTreeSet<String>,
     numbers: u64,
 }
@@ -60,7 +60,7 @@ pub struct Key {
     pub id: Option<String>,
 }
 
-/// How far a ledger has come.
+/// Totals of a ledger.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Count {
     pub tasks: usize,
@@ -71,8 +71,7 @@ pub struct Count {
 }
 
 impl Ledger {
-    /// A command and a payload to send, never sent before. Its form is such that a server that reads and
-    /// writes it anew would change it.
+    /// A command and a new payload to send. A server that parses and rewrites the payload would change it.
     pub fn fresh(&mut self, random: &mut Random) -> (String, String) {
         self.numbers += 1;
         let (n, pad) = (self.numbers, "x".repeat(random.index(200)));
@@ -91,7 +90,7 @@ impl Ledger {
         self.keys.len() - 1
     }
 
-    /// The server showed a task: it must be one of ours, and the same as ever.
+    /// The server showed a task: it must be one of ours, and unchanged.
     pub fn see(&mut self, task: &Task) -> &mut Entry {
         let sent = self.payloads.get_mut(&task.payload);
         let sent = sent.unwrap_or_else(|| panic!("nobody sent this: {task:?}"));
@@ -126,7 +125,7 @@ impl Ledger {
         entry.hold(task);
     }
 
-    /// About to be given back or ended.
+    /// The task is about to be returned or finished.
     pub fn leave(&mut self, id: &str, state: State) -> u64 {
         let entry = self.entry(id);
         assert_eq!(entry.state, State::Held, "{id}");
@@ -134,7 +133,7 @@ impl Ledger {
         entry.fence
     }
 
-    /// Its worker was told that it is given back; another may have it by now.
+    /// The return of the task was acknowledged; another worker may have it by now.
     pub fn released(&mut self, id: &str, fence: u64, answer: &str) {
         let entry = self.entry(id);
         let state = match answer {
@@ -172,7 +171,7 @@ impl Ledger {
         entry.state = State::Cancelled;
     }
 
-    /// The server, started again, shows a task. Doubts end here.
+    /// The restarted server shows a task, which settles what was in doubt.
     pub fn observe(&mut self, task: &Task, record: Option<&Record>) {
         let mut orphan = false;
         let id = &task.id;
@@ -211,7 +210,7 @@ impl Ledger {
         }
     }
 
-    /// What to read after a restart: all that was spoken about, and some of the older.
+    /// What to read after a restart: all tasks named since the last check, and some older ones.
     pub fn take_touched(&mut self, older: usize, random: &mut Random) -> Vec<String> {
         let mut ids = std::mem::take(&mut self.touched);
         if ids.len() + older >= self.tasks.len() {

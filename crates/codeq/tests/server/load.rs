@@ -1,4 +1,4 @@
-//! Clients that do everything at once, and enter into the ledger what they were told.
+//! Clients that do everything at once, and record requests and answers in the ledger.
 
 use std::io::{Error, Result};
 use std::net::SocketAddr;
@@ -13,8 +13,8 @@ use crate::server::random::Random;
 use crate::server::task::{Batch, Claimed, Made, Record, Submitted, Task};
 
 pub const CLIENTS: usize = 8;
-/// No lease ends during a run, so a task that is held must not be handed out. Heartbeats make it longer:
-/// one that is lost can be seen.
+/// No lease ends during a run, so a held task must not be handed out again. Heartbeats extend leases, so that a lost one
+/// shows.
 const LEASE_SECONDS: u64 = 20_000;
 const EXTEND_SECONDS: u64 = 40_000;
 /// Nacks cost attempts; nothing is dead-lettered here.
@@ -246,7 +246,7 @@ impl Worker<'_> {
     }
 }
 
-/// An answer that the server is on its way out is no answer: it may or may not have been done.
+/// "Shutting down" is not an answer: the operation may or may not have happened.
 fn post(http: &mut Client, path: &str, body: &str) -> Result<Answer> {
     match http.post(path, body)? {
         answer if answer.status == 503 => Err(Error::other(answer.body)),

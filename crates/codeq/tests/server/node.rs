@@ -1,4 +1,4 @@
-//! A server in a process of its own.
+//! A server in its own process.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -10,25 +10,25 @@ use std::time::Duration;
 
 use crate::server::http::Client;
 
-/// A start or an end that takes longer does not come.
+/// A start or stop that takes longer has failed.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 const LAST_LINE: &str = "Ctrl-C stops the server.";
 
 /// A process that does not outlive the test, however that ends.
 pub struct Process {
     child: Child,
-    /// Open, so that it may say more; at its end the process has ended.
+    /// Kept open, so that the process can print more. It ends when the process does.
     stdout: Option<BufReader<ChildStdout>>,
 }
 
 pub struct Node {
     process: Process,
     pub addr: SocketAddr,
-    /// What it said on its standard output until it was ready.
+    /// Its standard output until it was ready.
     pub greeting: String,
 }
 
-/// `codeq` with these arguments and nothing of this process's settings.
+/// `codeq` with these arguments, and without the environment of this process.
 pub fn codeq(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_codeq"));
     let ours = std::env::vars().map(|(name, _)| name).filter(|name| name.starts_with("CODEQ_"));
@@ -82,12 +82,12 @@ impl Node {
         self.process.kill();
     }
 
-    /// SIGTERM. Whoever says so waits for the end.
+    /// SIGTERM. The caller waits for the end.
     pub fn terminate(&self) {
         self.process.signal("TERM");
     }
 
-    /// SIGSTOP: it does nothing more, and keeps what it has.
+    /// SIGSTOP.
     pub fn pause(&self) {
         self.process.signal("STOP");
     }
@@ -144,7 +144,7 @@ impl Process {
         self.finished().0
     }
 
-    /// Waits until it ended by itself, and what it said on its standard output.
+    /// Waits until it ended by itself. Also returns its standard output.
     pub fn finished(mut self) -> (ExitStatus, String) {
         let mut stdout = self.stdout.take().unwrap();
         let read = move || {
@@ -174,7 +174,7 @@ pub fn refused(args: &[&str]) -> (i32, String) {
     (status.code().unwrap_or(-1), text)
 }
 
-/// Does a thing that may block for ever, and does not.
+/// Runs something that must not block for ever.
 fn within<T: Send + 'static>(what: &str, job: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, wait) = mpsc::channel();
     std::thread::spawn(move || done.send(job()));

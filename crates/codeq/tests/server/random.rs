@@ -9,7 +9,7 @@ impl Random {
         Random(seed)
     }
 
-    /// The seed of this run: from the environment, or a new one; said in either case.
+    /// The seed of this run: from the environment, or a new one. Printed in either case.
     pub fn of_this_run() -> Random {
         let given = std::env::var("CODEQ_HTTP_SEED").ok();
         let seed = match given {

@@ -46,7 +46,7 @@ fn curls(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Runs a command as a person would; without `curl`, asks the same by hand.
+/// Runs a command as a person would. Without `curl`, sends the same request itself.
 fn paste(command: &str) -> Task {
     let has_curl = Command::new("curl").arg("--version").output().is_ok();
     if has_curl {
@@ -128,7 +128,7 @@ fn a_server_for_the_network_without_authentication_is_refused() {
     assert!(!dir.exists());
 }
 
-/// In a container the server listens to the network. Then the token that everybody knows is none.
+/// In a container the server listens to the network, so the well-known token must not work.
 #[test]
 fn dev_beyond_this_machine_has_a_token_of_its_own() {
     let base = tempfile::tempdir().unwrap();
@@ -155,7 +155,7 @@ fn dev_beyond_this_machine_has_a_token_of_its_own() {
 }
 
 #[test]
-fn dev_says_what_was_asked_and_goodbye() {
+fn dev_logs_requests_and_its_end() {
     let base = tempfile::tempdir().unwrap();
     let dir = base.path().join("data");
     let log = dir.with_extension("log");
@@ -303,7 +303,7 @@ fn a_kill_during_the_start_leaves_a_directory_that_opens() {
     }
 }
 
-/// The directory of a process that was just paused: what it had begun may still end.
+/// The directory of a process that was just paused, once the system calls it had begun have ended.
 fn settled(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     loop {
         if let (Ok(one), Ok(two)) = (contents(dir), contents(dir))

@@ -1,4 +1,4 @@
-//! SIGTERM under load: every request has its answer or a closed connection, and nothing answered is lost.
+//! SIGTERM under load: every request gets an answer or a closed connection, and nothing answered is lost.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use crate::server::random::Random;
 const CYCLES: u64 = 3;
 const SHARDS: usize = 2;
 const LONG_POLLS: usize = 4;
-/// A poll that is woken by the drain and not by its time, of which much more is left.
+/// A poll that is answered within this was woken by the drain, because its own wait is much longer.
 const PROMPT: Duration = Duration::from_secs(15);
 
 #[test]
@@ -86,7 +86,7 @@ fn terminate(node: Node, ledger: &Mutex<Ledger>, random: &mut Random, life: Dura
     });
 }
 
-/// Waits for a task that never comes, and is told so. The moment of the answer.
+/// Waits for a task that never comes. Returns when the empty answer arrived.
 fn poll(addr: SocketAddr) -> Instant {
     let body = r#"{"commands":["nobody-sends-this"],"waitSeconds":30}"#;
     let answer = Client::new(addr).post("/tasks/claim", body).unwrap();
@@ -94,7 +94,7 @@ fn poll(addr: SocketAddr) -> Instant {
     Instant::now()
 }
 
-/// Until the server counts every poll among the waiting. A claim waits in every shard.
+/// Waits until the server counts every poll as waiting. A claim waits in every shard.
 fn await_polls(http: &mut Client) {
     let deadline = Instant::now() + PATIENCE;
     let all = format!("codeq_claims_waiting {}", LONG_POLLS * SHARDS);
@@ -103,7 +103,7 @@ fn await_polls(http: &mut Client) {
     }
 }
 
-/// Until the probe says so, or nobody answers it any more.
+/// Waits until the probe reports not ready, or is no longer answered.
 fn await_not_ready(mut probe: Client) {
     let deadline = Instant::now() + PATIENCE;
     loop {

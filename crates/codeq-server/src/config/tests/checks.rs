@@ -16,7 +16,7 @@ fn problems(change: impl FnOnce(&mut Config)) -> Vec<String> {
 }
 
 #[test]
-fn bounds_of_numbers() {
+fn numbers_out_of_range_are_refused() {
     for (key, good, bad) in [
         ("shards", [1_u64, 64], [0_u64, 65]),
         ("maxAttemptsDefault", [1, 1_000], [0, 1_001]),
@@ -75,7 +75,7 @@ fn a_secret_for_an_unknown_tenant_is_noted() {
 }
 
 #[test]
-fn webhook_secrets() {
+fn webhook_secrets_must_be_strong_and_unique() {
     let good = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     let with = |entries: &[(&str, Option<&str>, Option<&str>)]| {
         problems(|config| {
@@ -104,7 +104,7 @@ fn webhook_secrets() {
 }
 
 #[test]
-fn public_urls() {
+fn public_urls_are_checked() {
     let with = |url: &str| problems(|config| config.public_url = Some(url.to_owned()));
     for good in ["https://codeq.example.com", "http://10.0.0.1:8080/", "https://example.com/codeq"]
     {
@@ -119,7 +119,7 @@ fn public_urls() {
 }
 
 #[test]
-fn places_of_artifacts() {
+fn artifact_urls_are_checked() {
     let with = |url: &str| problems(|config| config.artifacts.url = Some(url.to_owned()));
     for good in
         ["file:///var/lib/artifacts", "s3://bucket", "s3://bucket/a/b", "gs://b/p", "az://c/p"]
@@ -148,7 +148,7 @@ fn places_of_artifacts() {
 }
 
 #[test]
-fn the_address_that_is_handed_out() {
+fn the_public_url_follows_the_listen_address() {
     let of = |change: fn(&mut Config), http: &str| {
         let mut config = Config::default();
         change(&mut config);
@@ -161,7 +161,7 @@ fn the_address_that_is_handed_out() {
 }
 
 #[test]
-fn log_levels() {
+fn log_levels_are_checked() {
     for good in ["off", "INFO", "info,codeq_server=debug", "codeq_server[x]=trace,warn", "a::b=off"]
     {
         assert_eq!(problems(|config| config.log_level = good.to_owned()), [""; 0], "{good}");
@@ -173,7 +173,7 @@ fn log_levels() {
 }
 
 #[test]
-fn addresses() {
+fn addresses_must_not_collide_and_endpoints_must_be_urls() {
     assert_eq!(
         problems(|config| config.metrics.addr = Some(config.http_addr)),
         ["metrics.addr: collides with httpAddr, which is 127.0.0.1:8080"]

@@ -105,7 +105,7 @@ fn variables_are_named_after_the_path() {
 }
 
 #[test]
-fn the_first_layer_that_speaks_wins() {
+fn flags_win_over_variables_and_variables_over_the_file() {
     let fixture = Fixture::new("shards: 2\nlogLevel: warn\nlogFormat: text\n");
     let flags = Flags { shards: Some(4), ..Flags::default() };
     let env = [("CODEQ_SHARDS", "3"), ("CODEQ_LOG_LEVEL", "debug"), ("HOME", "/")];
@@ -196,7 +196,7 @@ fn a_variable_holds_long_json() {
 }
 
 #[test]
-fn limits_can_be_given_in_parts_and_taken_back() {
+fn rate_limits_can_be_set_in_parts_and_removed() {
     let yaml = "rateLimit:\n  producer: {requestsPerMinute: 60, burst: 5}\n  worker:\n";
     let loaded = from_yaml(yaml);
     let limit = RateLimit { requests_per_minute: 60, burst: 5 };

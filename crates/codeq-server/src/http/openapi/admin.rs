@@ -149,7 +149,7 @@ fn replay_task() -> Operation {
     Operation::new(
         "dlq",
         "Replay a task",
-        "Returns a dead-lettered, failed or cancelled task to its queue and resets its attempts. Its result is \
+        "Returns a dead letter, a failed or a cancelled task to its queue and resets its attempts. Its result is \
          removed and its history kept.",
     )
     .answers::<TaskBody>(200, "The task, pending again.")

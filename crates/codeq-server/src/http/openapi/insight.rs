@@ -25,8 +25,8 @@ fn explain_task() -> Operation {
         "task",
         "Explain a task",
         "Why the task is where it is: what it waits for, which tasks are claimed before it, whether workers ask for tasks \
-         of its queue, who holds its lease, or how its attempts failed. With several shards, the tasks before it and the \
-         limit of consumers are those of its shard.",
+         of its queue, who holds its lease, or how its attempts failed. With several shards, only the tasks of its \
+         own shard count as before it or against the limit of consumers.",
     )
     .answers::<TaskWhyBody>(200, "The reasons, the strongest first.")
     .refuses(&[Code::NotFound])
@@ -60,9 +60,9 @@ fn list_actions() -> Operation {
     Operation::new(
         "server",
         "Read the audit log",
-        "What the tenant's admins did, oldest first: every call of an admin's or operator's route that is not a GET, \
-         whatever its outcome, and their removals of subscriptions. Without `after`, the newest entries. About 32 MiB \
-         of entries are kept, of which each tenant has a fair share.",
+        "Calls by the tenant's admins that may change something, oldest first: every call to a route for admins or \
+         operators that is not a GET, whatever its outcome, and every subscription that an admin removed. Without \
+         `after`, the newest entries. About 32 MiB of entries are kept, of which each tenant has a fair share.",
     )
     .query("limit", "The maximum number of entries.", limit())
     .query("after", "Only entries with a larger `id`: `nextAfter` of the previous response.", after)

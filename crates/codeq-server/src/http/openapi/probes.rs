@@ -25,8 +25,9 @@ pub fn operations() -> Vec<(&'static str, Operation)> {
 }
 
 fn raft() -> Operation {
-    Operation::new("server", "Get the cluster's state", "A single node has no groups.")
-        .answers::<RaftStatus>(200, "The node's state.")
+    let about = "There is no replication yet, so `enabled` is false and `groups` is empty.";
+    Operation::new("server", "Get the state of replication", about)
+        .answers::<RaftStatus>(200, "The state of replication.")
 }
 
 fn index() -> Operation {

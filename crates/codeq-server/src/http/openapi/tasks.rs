@@ -138,7 +138,7 @@ fn list() -> Operation {
     .query("status", "Only tasks with this status.", json!({ "type": "string", "enum": statuses() }))
     .query(
         "state",
-        "Only tasks in this state, which tells failed, cancelled and dead-lettered tasks apart.",
+        "Only tasks in this state. The status `FAILED` covers `failed`, `cancelled` and `dead`.",
         json!({ "type": "string", "enum": TaskState::ALL.map(TaskState::as_str) }),
     );
     paged(operation)
@@ -159,7 +159,7 @@ fn result() -> Operation {
     )
     .query("waitSeconds", "How long to wait for the result; more than 60 counts as 60.", wait)
     .answers::<Finished>(200, "The task and its result.")
-    .refuses(&[Code::InvalidParameter, Code::NotFound])
+    .refuses(&[Code::InvalidParameter, Code::NotFound, Code::TooManyWaiting])
 }
 
 fn history() -> Operation {
@@ -195,7 +195,7 @@ fn change() -> Operation {
         "Changes the priority of a task that is not in progress, or when it becomes claimable: `delaySeconds` 0 makes it \
          claimable now, whether it is delayed or waits for its retry. A new time replaces the old delay and `runAt`. \
          A claimable task whose priority changes, or that becomes claimable, goes to the back of its priority. \
-         Repeating a call is harmless: values that are as requested do not change.",
+         A task that already has the requested values does not change, so you can repeat a call.",
     )
     .body::<ChangeRequest>(json!({ "priority": 9, "delaySeconds": 0 }))
     .answers::<TaskBody>(200, "The task.")

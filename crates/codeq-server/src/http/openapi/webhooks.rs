@@ -30,8 +30,8 @@ fn list_deliveries() -> Operation {
     Operation::new(
         "webhook",
         "List deliveries",
-        "Result callbacks that have not been delivered: those that codeQ will retry, and those that it gave up \
-         on, which are kept as long as their task. A page may contain fewer items than `limit`, or none, without \
+        "Result callbacks that have not been delivered: those that codeQ will retry, and those that have \
+         failed for good, which are kept as long as their task. A page may contain fewer items than `limit`, or none, without \
          being the last one.",
     )
     .query("status", "Only deliveries with this status.", status)
@@ -55,7 +55,7 @@ fn resend_failed() -> Operation {
     Operation::new(
         "webhook",
         "Resend failed deliveries",
-        "Resends the callbacks that codeQ gave up on, up to `limit` per call. Repeat with `cursor` as long as the \
+        "Resends the callbacks that have failed for good, up to `limit` per call. Repeat with `cursor` as long as the \
          response has `nextCursor`.",
     )
     .optional_body::<ResendRequest>(json!({ "limit": 100 }))

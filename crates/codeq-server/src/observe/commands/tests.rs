@@ -16,7 +16,7 @@ fn events_are_in_the_order_of_the_variants() {
 }
 
 #[test]
-fn a_bound_belongs_to_its_bucket() {
+fn an_upper_bound_is_inclusive() {
     for (took, bucket) in [(0, 0), (5, 0), (6, 1), (3_600_000, 17), (3_600_001, 18)] {
         assert_eq!(LATENCY_MS.partition_point(|bound| *bound < took), bucket, "{took}");
     }

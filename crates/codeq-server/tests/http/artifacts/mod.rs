@@ -1,4 +1,4 @@
-//! Artifacts: outputs that come with a result, are stored, downloaded and removed.
+//! Artifacts: outputs that are submitted with a result, stored, downloaded and removed.
 
 mod refusals;
 mod removal;
@@ -33,7 +33,7 @@ async fn submit(h: &Harness, token: &str, id: &str, body: Value) -> Reply {
     h.post(token, &format!("tasks/{id}/result"), body).await
 }
 
-/// Finishes a task with these artifacts, and the URLs in its record.
+/// Finishes a task with these artifacts. Returns the URLs in its result.
 async fn finish(h: &Harness, id: &str, artifacts: Value) -> Vec<String> {
     let record = submit(h, WORKER, id, completed(artifacts)).await.expect(200).json();
     urls(&record)

@@ -1,4 +1,4 @@
-//! What is refused, in which order, and that it leaves nothing behind.
+//! Which artifacts are refused, in which order, and that they leave nothing behind.
 
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ async fn nothing_is_stored_before_all_is_checked() {
 }
 
 #[tokio::test]
-async fn artifacts_that_cannot_be() {
+async fn invalid_artifacts_are_refused() {
     let h = Harness::with(|config| config.artifacts.max_bytes = 1_000).await;
     let id = h.running("c").await;
     let named = |name: &str| json!([content(name, b"1")]);

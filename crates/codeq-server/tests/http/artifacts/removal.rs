@@ -1,4 +1,4 @@
-//! Objects go with their task, and what nobody knows goes too.
+//! Objects are removed with their task, and so are objects that no task names.
 
 use std::time::Duration;
 

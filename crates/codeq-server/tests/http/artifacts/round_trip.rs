@@ -1,4 +1,4 @@
-//! What goes in comes out.
+//! Artifacts are downloaded as they were submitted.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -9,7 +9,7 @@ use super::{LARGE, bytes, completed, content, download, files, finish, submit, u
 use crate::http::harness::{ADMIN, Harness, PRODUCER, PRODUCER_B, WORKER, WORKER_2};
 
 #[tokio::test]
-async fn byte_for_byte_in_every_size() {
+async fn artifacts_of_every_size_are_returned_byte_for_byte() {
     let h = Harness::start().await;
     for length in [0, 1, 2, 3, 1_000, 100_000, 5_898_240, LARGE] {
         let (id, sent) = (h.running("c").await, bytes(length));
@@ -30,7 +30,7 @@ async fn byte_for_byte_in_every_size() {
 }
 
 #[tokio::test]
-async fn unusual_names_and_types() {
+async fn unusual_names_and_types_are_kept() {
     let h = Harness::start().await;
     let id = h.running("c").await;
     let long = "ü".repeat(127);

@@ -1,4 +1,4 @@
-//! What a problem says beyond its short text: enough to mend the request without reading the source.
+//! What an error says beyond its short text: enough to fix the request without reading the source.
 
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What is the same for every request: ids, tokens, unknown routes and methods.
+//! What is common to every request: ids, tokens, unknown routes and methods.
 
 use reqwest::Method;
 use serde_json::json;
@@ -108,7 +108,7 @@ async fn the_root_says_where_the_documentation_is() {
 }
 
 #[tokio::test]
-async fn tokens() {
+async fn missing_invalid_and_insufficient_tokens_are_refused() {
     let h = Harness::start().await;
     let missing = h.get("", "tasks").await;
     missing.refused(401, "missing bearer token");

@@ -32,7 +32,7 @@ async fn a_task_has_what_was_asked_for_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_has_its_text() {
+async fn each_invalid_field_has_its_error() {
     let h = Harness::start().await;
     let good = json!({"command": "c", "payload": 1});
     let long = "x".repeat(129);
@@ -81,7 +81,7 @@ async fn what_is_wrong_has_its_text() {
 }
 
 #[tokio::test]
-async fn where_webhooks_may_go() {
+async fn webhooks_must_be_public_or_in_an_allowed_network() {
     let h = Harness::with(|config| {
         config.webhooks.allowed_networks = vec!["10.0.0.0/8".parse().unwrap()];
     })

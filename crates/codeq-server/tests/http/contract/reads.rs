@@ -6,7 +6,7 @@ use crate::http::harness::{Harness, PRODUCER, UNKNOWN_ID, WORKER};
 use crate::http::shape::{assert_shape, new_task};
 
 #[tokio::test]
-async fn a_task_in_every_place() {
+async fn a_task_is_shown_as_documented_in_every_place() {
     let h = Harness::start().await;
     let get = async |id: &str| h.get(PRODUCER, &format!("tasks/{id}")).await.expect(200).json();
     let pending = h.task("p").await;
@@ -36,7 +36,7 @@ async fn a_task_in_every_place() {
 }
 
 #[tokio::test]
-async fn what_is_not_there() {
+async fn unknown_tasks_are_not_found() {
     let h = Harness::start().await;
     let pending = h.task("c").await;
     for id in [UNKNOWN_ID, "x", "%00", "..%2f", &"9".repeat(500)] {
@@ -128,7 +128,7 @@ async fn lists_are_newest_first_and_filtered() {
 }
 
 #[tokio::test]
-async fn lists_refuse_nonsense() {
+async fn lists_refuse_invalid_parameters() {
     let h = Harness::start().await;
     let cases = [
         ("status=DONE", "invalid 'status' (PENDING, IN_PROGRESS, COMPLETED or FAILED)", "status"),
@@ -158,7 +158,7 @@ async fn lists_refuse_nonsense() {
 }
 
 #[tokio::test]
-async fn open_routes_and_the_cluster() {
+async fn open_routes_need_no_token() {
     let h = Harness::start().await;
     for (path, text) in [("/livez", "ok\n"), ("/readyz", "ok\n"), ("/healthz", "ok\n")] {
         assert_eq!(h.get("", path).await.expect(200).text(), text);

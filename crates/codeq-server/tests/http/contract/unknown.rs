@@ -10,7 +10,7 @@ use crate::http::harness::{
     ADMIN, Harness, LATER, OPERATOR, PRODUCER, Reply, UNKNOWN_ID, WORKER, send,
 };
 
-/// A name that no route knows, and none is near.
+/// A name that no route knows, and that resembles none.
 const UNKNOWN: &str = "zzz";
 
 fn token(route: &Route) -> &'static str {
@@ -49,7 +49,7 @@ fn example(route: &Route) -> Value {
     }
 }
 
-/// The answer's head, and its body if it has an end.
+/// The head of the response, and its body unless it is endless.
 async fn ask(h: &Harness, route: &Route, address: &str, body: Option<&Value>) -> (u16, Value) {
     let request = h.request(method(route), token(route), address);
     let request = match body {
@@ -117,7 +117,7 @@ async fn an_operator_may_have_them_ignored() {
     }
 }
 
-/// Refused for this name, with the one that was meant or those that there are.
+/// Checks that the name is refused, with the likely one or all known ones in the detail.
 #[track_caller]
 fn refused(reply: &Reply, field: &str, instead: &str) {
     let problem = reply.json();

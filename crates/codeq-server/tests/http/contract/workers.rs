@@ -163,7 +163,7 @@ async fn existence_then_state_then_owner() {
         h.act(WORKER_2, &path).await.refused(409, "not-in-progress");
         h.act(WORKER_2, &format!("tasks/{running}/{verb}")).await.refused(403, "not-owner");
     }
-    // Each fault is told only once those before it are ruled out.
+    // Checked in this order: each error is reported only if the ones before it do not apply.
     for body in [json!({"status": "NO"}), json!({}), json!({"status": "FAILED"})] {
         let submit = async |token: &str, id: &str| {
             h.post(token, &format!("tasks/{id}/result"), body.clone()).await

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::http::harness::{ADMIN, Harness, LATER, PRODUCER, UNKNOWN_ID, WORKER, WORKER_2};
 
 const EARLIER: &str = "2001-01-01T00:00:00Z";
-/// Every route with the answer's name for what it touches, and what it is about.
+/// Every bulk route, and the field of its response that counts the tasks.
 const ROUTES: [(&str, &str); 5] = [
     ("admin/dlq/c/purge", "purged"),
     ("admin/dlq/c/replay", "replayed"),
@@ -159,7 +159,7 @@ async fn a_cleanup_without_a_moment_leaves_what_has_not_expired() {
 }
 
 #[tokio::test]
-async fn one_that_did_not_end_well_is_replayed() {
+async fn a_single_unsuccessful_task_is_replayed() {
     let h = Harness::start().await;
     let ids = [h.dead("c", "x").await, failed(&h, "c", "no").await, cancelled(&h, "c").await];
     for id in &ids {

@@ -1,4 +1,4 @@
-//! Dead letters: looking at them, replaying some or all, throwing them away.
+//! Dead letters: listing, replaying and purging them.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ async fn ids(h: &Harness, query: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn they_are_listed_newest_first_in_pages() {
+async fn dead_letters_are_listed_newest_first_in_pages() {
     let h = Harness::start().await;
     assert_eq!(h.get(ADMIN, "admin/dlq/c").await.expect(200).json(), json!({"items": []}));
     let (old, new) = (h.dead("C", "timeout").await, h.dead("c", "refused").await);
@@ -33,7 +33,7 @@ async fn they_are_listed_newest_first_in_pages() {
 }
 
 #[tokio::test]
-async fn some_or_all_are_replayed() {
+async fn some_or_all_dead_letters_are_replayed() {
     let h = Harness::start().await;
     for reason in ["timeout", "refused", "timeout", "refused", "timeout"] {
         h.dead("c", reason).await;
@@ -60,7 +60,7 @@ async fn some_or_all_are_replayed() {
 }
 
 #[tokio::test]
-async fn they_are_purged_a_bounded_number_at_a_time() {
+async fn dead_letters_are_purged_a_bounded_number_at_a_time() {
     let h = Harness::start().await;
     let mut dead = Vec::new();
     for _ in 0..3 {

@@ -2,7 +2,7 @@
 
 use crate::http::harness::{Harness, PRODUCER};
 
-/// Walks all pages, making a task of `noise` after each; the ids in the order in which they came.
+/// Reads all pages and creates a task of `noise` after each. Returns the ids in the order of the pages.
 async fn walk(h: &Harness, query: &str, noise: &str) -> Vec<String> {
     let (mut seen, mut cursor) = (Vec::new(), String::new());
     // Bounded: the list must not grow as fast as it is read.
@@ -19,7 +19,7 @@ async fn walk(h: &Harness, query: &str, noise: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn nothing_twice_and_nothing_lost() {
+async fn pages_neither_skip_nor_repeat() {
     let h = Harness::start().await;
     let (mut all, mut even) = (Vec::new(), Vec::new());
     for n in 0..25 {
@@ -39,7 +39,7 @@ async fn nothing_twice_and_nothing_lost() {
 }
 
 #[tokio::test]
-async fn nothing_twice_and_nothing_lost_in_several_shards() {
+async fn pages_neither_skip_nor_repeat_over_several_shards() {
     let h = Harness::with(|config| config.shards = Some(3)).await;
     let mut all = Vec::new();
     for _ in 0..25 {

@@ -1,4 +1,4 @@
-//! Tasks from their beginning to their end, and what steers them on the way.
+//! Tasks from creation to removal, and the operations that affect them in between.
 
 mod bulk;
 mod cancel;

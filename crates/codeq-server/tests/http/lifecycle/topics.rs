@@ -20,7 +20,7 @@ fn topic(policy: Value, version: u64) -> Value {
 }
 
 #[tokio::test]
-async fn written_replayed_changed_read_and_removed() {
+async fn a_policy_is_written_changed_read_and_removed() {
     let h = Harness::start().await;
     let path = "admin/topics/t";
     h.get(ADMIN, path).await.refused(404, "topic not found");

@@ -1,4 +1,4 @@
-//! The whole way of a task.
+//! The whole life of a task.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::http::harness::{ADMIN, Harness, LATER, PRODUCER, WORKER, WORKER_2};
 
 #[tokio::test]
-async fn from_enqueue_to_cleanup() {
+async fn a_task_goes_from_enqueue_to_cleanup() {
     let h = Harness::start().await;
     let body = json!({"command": "c", "payload": {"n": 1}, "maxAttempts": 2});
     let id = h.enqueue(PRODUCER, body).await;

@@ -60,7 +60,7 @@ async fn fanout_notifies_everybody_and_nobody_too_often() {
 }
 
 #[tokio::test]
-async fn what_was_not_sent_does_not_count() {
+async fn a_notification_that_was_not_sent_does_not_start_the_interval() {
     let (mut recipients, now) = (Recipients::default(), Instant::now());
     let one = [fanout(1, 5)];
     let id = &one[0].subscription.id;
@@ -140,7 +140,7 @@ async fn a_hash_is_stable_and_moves_little() {
 }
 
 #[tokio::test]
-async fn modes_do_not_mix() {
+async fn each_mode_chooses_among_its_own_subscriptions() {
     let (mut recipients, now) = (Recipients::default(), Instant::now());
     let all = [fanout(1, 0), fanout(2, 0), member(3, 0), member(4, 0), hashed(5), hashed(6)];
     let chosen = ids(&recipients.choose(now, &c("a"), &all));
@@ -150,7 +150,7 @@ async fn modes_do_not_mix() {
 }
 
 #[tokio::test]
-async fn what_is_deferred_is_bounded() {
+async fn deferred_notifications_are_bounded() {
     let (mut recipients, now) = (Recipients::default(), Instant::now());
     let one = [fanout(1, 60)];
     for number in 0..1_000 {

@@ -35,7 +35,7 @@ acknowledged. By default, each answer triggers the next task (closed loop). With
 fixed rate, and latency counts from the moment a task was due. At the end, tasks in flight finish, and every
 acknowledged create must have been assigned and completed exactly once.
 
-Exit code: 0 success, 1 the server is unreachable or refused, or a task is missing or was done twice,
+Exit code: 0 success, 1 the server is unreachable or refuses requests, or a task is missing or was done twice,
 2 wrong usage, 3 the server disappeared during the run.
 
 Examples:

@@ -121,13 +121,13 @@ mod tests {
     }
 
     #[test]
-    fn limits_fit_the_batches() {
+    fn limits_are_adjusted_to_whole_batches() {
         let plan = plan("--create-batch 100 --ready-batch 10 --slots 25 --in-flight 5");
         assert_eq!((plan.in_flight, plan.slots, plan.ahead), (100, 20, 120));
     }
 
     #[test]
-    fn one_at_a_time_is_one_of_everything() {
+    fn one_at_a_time_uses_one_of_everything() {
         let plan = plan("--one-at-a-time");
         assert_eq!((plan.producers, plan.in_flight, plan.workers, plan.slots), (1, 1, 1, 1));
         assert_eq!(plan.ahead, 1);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn by_the_clock_the_client_is_not_the_limit() {
+    fn an_open_loop_allows_many_creates_in_flight() {
         assert_eq!(plan("--rate 1000").in_flight, OPEN_IN_FLIGHT);
         assert_eq!(plan("--rate 1000 --in-flight 7").in_flight, 7);
     }

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_median_lies_between() {
+    fn the_median_of_an_even_count_is_between_two_runs() {
         let rows: Vec<Row> = [30, 10, 20, 80].into_iter().map(|tasks| row("", tasks, 1)).collect();
         let spread = |rows: &[Row]| Spread::of(rows, |row| Some(row.cycles_per_second)).unwrap();
         let all = spread(&rows);

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_due_has_arrived_and_the_next_has_not() {
+    fn due_counts_exactly_the_arrivals_so_far() {
         for rate in [1, 3, 7, 1_000, 33_333, 40_000, 999_999] {
             let schedule = Schedule::new(rate);
             for now in [0, 1, 29_999, 30_000, 999_999_999, 1_000_000_000, 12_345_678_901] {

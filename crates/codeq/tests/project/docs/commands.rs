@@ -28,7 +28,7 @@ const PATIENCE: &str = "120";
 const MARK: &str = "@@@ block at line ";
 
 #[test]
-fn every_block_says_what_it_is() {
+fn every_block_names_its_language() {
     let mut count = BTreeMap::new();
     for page in pages() {
         for block in page.blocks() {
@@ -205,7 +205,7 @@ fn every_command_of_the_documentation_runs() {
 }
 
 #[test]
-fn what_goes_wrong_in_a_block_is_noticed() {
+fn failing_blocks_are_reported() {
     let page = |code: &str| {
         let text = format!("# A page\n\n```sh\necho one\n#> one\n```\n\n```sh\n{code}\n```\n");
         Page { path: "a.md".to_owned(), text }

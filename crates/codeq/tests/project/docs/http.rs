@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use codeq_server::http::routes::ROUTES;
 use serde_json::Value;
 
 use super::reference::cell;
@@ -49,6 +50,7 @@ fn kind(schema: &Value) -> String {
         one => one.as_str(),
     };
     let values = schema["enum"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let values = values.filter(|value| !value.is_empty());
     let values: Vec<String> = values.map(|value| format!("`{value}`")).collect();
     match (named, schema["anyOf"].as_array().or(schema["oneOf"].as_array())) {
         _ if !values.is_empty() => values.join(", "),
@@ -143,7 +145,7 @@ fn operation(page: &mut String, document: &Value, method: &str, path: &str, oper
         (who, None) => who.to_owned(),
     };
     let _ = writeln!(page, "### {}\n", text(operation, "summary"));
-    let _ = writeln!(page, "`{} {path}` — {who}\n", method.to_uppercase());
+    let _ = writeln!(page, "`{method} {path}` — {who}\n");
     if !text(operation, "description").is_empty() {
         let _ = writeln!(page, "{}\n", text(operation, "description"));
     }
@@ -156,10 +158,19 @@ fn operation(page: &mut String, document: &Value, method: &str, path: &str, oper
     responses(page, document, operation);
 }
 
-/// Types that responses and other types refer to.
+/// Types that responses and other types refer to. Request bodies are described with their routes.
 fn types(page: &mut String, document: &Value) {
+    let paths = document["paths"].as_object().into_iter().flatten();
+    let operations = paths.flat_map(|(_, methods)| methods.as_object().into_iter().flatten());
+    let bodies: BTreeSet<&str> = operations
+        .filter_map(|(_, one)| {
+            name_of(&one["requestBody"]["content"]["application/json"]["schema"])
+        })
+        .filter(|name| !page.contains(&format!("](#{})", name.to_lowercase())))
+        .collect();
     page.push_str("## Types\n\n");
-    for (name, schema) in document["components"]["schemas"].as_object().into_iter().flatten() {
+    let schemas = document["components"]["schemas"].as_object().into_iter().flatten();
+    for (name, schema) in schemas.filter(|(name, _)| !bodies.contains(name.as_str())) {
         let _ = writeln!(page, "### {name}\n");
         if !text(schema, "description").is_empty() {
             let _ = writeln!(page, "{}\n", text(schema, "description"));
@@ -172,9 +183,9 @@ pub fn page(document: &Value) -> String {
     let mut page = String::from("# HTTP API\n\n");
     let _ = writeln!(
         page,
-        "A running server has the same at `/docs`, and as OpenAPI 3.1 at `/openapi.json` \
-         ([openapi.json](../openapi.json)). [Errors](errors.md) explains the codes. Below, each route lists its own; any route \
-         can also answer {}.\n\n{}\n",
+        "A running server shows this reference at `/docs`, and as OpenAPI 3.1 at `/openapi.json` \
+         ([openapi.json](../openapi.json)). [Errors](errors.md) explains the error codes. Each route lists its own codes; any \
+         route can also return {}.\n\n{}\n",
         COMMON.map(|code| format!("`{code}`")).join(", "),
         text(&document["info"], "description")
     );
@@ -186,11 +197,12 @@ pub fn page(document: &Value) -> String {
             name => format!("{}{}s", name[..1].to_uppercase(), &name[1..]),
         };
         let _ = writeln!(page, "## {title}\n\n{}\n", text(tag, "description"));
-        for (path, methods) in document["paths"].as_object().into_iter().flatten() {
-            for (method, one) in methods.as_object().into_iter().flatten() {
-                if one["tags"][0] == name {
-                    operation(&mut page, document, method, path, one);
-                }
+        // In the order of the list of routes, which begins with what most clients need.
+        for route in ROUTES {
+            let method = route.verb.name();
+            let one = &document["paths"][route.path][method.to_lowercase()];
+            if one["tags"][0] == name {
+                operation(&mut page, document, method, route.path, one);
             }
         }
     }

@@ -75,7 +75,7 @@ fn every_link_leads_somewhere() {
     assert!(missing.is_empty(), "{SUMMARY} does not list {missing:?}");
 }
 
-/// A picture of what the check finds.
+/// Examples of what the check finds.
 #[test]
 fn broken_links_are_found() {
     let text = "# A\n\n[x](b.md#there) `[y](z.md)`\n\n```text\n[n](no.md)\n```\n\n## There, too\n";

@@ -1,4 +1,4 @@
-//! The Markdown pages of the repository, taken apart.
+//! Parses the Markdown pages of the repository.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

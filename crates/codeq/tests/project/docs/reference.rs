@@ -14,6 +14,9 @@ use crate::cli::harness::codeq;
 
 const NOTE: &str = "<!-- Generated from the code: CODEQ_WRITE_DOCS=1 cargo test -p codeq --test codeq project::docs -->\n\n";
 
+/// Heads the options that every command that talks to a server has.
+const CONNECTION: &str = "Connection and output:";
+
 /// Text that fits into a cell of a table.
 pub fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
@@ -76,11 +79,26 @@ fn configuration() {
     check("docs/reference/configuration.md", &page);
 }
 
+/// The help of a command without the section of options that all commands share.
+fn without_connection(help: &str) -> String {
+    let mut shared = false;
+    let own = help.lines().filter(|line| {
+        // The section ends at the next line that is not indented.
+        if !line.is_empty() && !line.starts_with(' ') {
+            shared = *line == CONNECTION;
+        }
+        !shared
+    });
+    own.collect::<Vec<_>>().join("\n").trim_end().to_owned()
+}
+
 #[test]
 fn commands() {
     let help = read("crates/codeq/tests/cli/help.txt");
     let mut page = String::from(
-        "# Commands\n\nThe `--help` of every command. [Command line](../command-line.md) explains how to use them.\n",
+        "# Commands\n\nThe `--help` of every command. [Command line](../command-line.md) explains how to use them. Commands \
+         that talk to a server also take the options under *Connection and output*, which are listed once, below \
+         [codeq](#codeq).\n",
     );
     // The help of a command comes before that of all commands below it: bring them together.
     let mut all: Vec<(&str, &str)> = help
@@ -98,6 +116,7 @@ fn commands() {
     for (name, help) in all {
         let level = if name.contains(' ') { "###" } else { "##" };
         let title = format!("codeq {name}");
+        let help = if name.is_empty() { help.to_owned() } else { without_connection(help) };
         let _ = write!(page, "\n{level} {}\n\n```text\n{help}\n```\n", title.trim());
     }
     check("docs/reference/commands.md", &page);
@@ -176,7 +195,7 @@ fn metrics() {
         }
     }
     let mut page = String::from(
-        "# Metrics\n\n[Monitor](../guides/monitor.md) says where they are served, what to watch, and how labels are limited.\n\n\
+        "# Metrics\n\n[Monitor](../guides/monitor.md) says where the server publishes metrics, what to watch, and how labels are limited.\n\n\
          | Metric | Type | Labels | |\n|---|---|---|---|\n",
     );
     for (name, (kind, help, labels)) in &rows {

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Addresses that pages give to servers of their own.
+/// Addresses of servers that pages start themselves.
 const OTHERS: [&str; 4] = ["127.0.0.1:8090", "127.0.0.1:8091", "127.0.0.1:8092", "127.0.0.1:9099"];
 
 /// Addresses that nobody listens on.
@@ -17,7 +17,7 @@ fn free() -> Vec<String> {
 /// A server, killed at the end.
 pub struct Server {
     child: Child,
-    /// What pages say about its addresses, and what is true here.
+    /// Its addresses as the pages show them, and the actual ones.
     pub addresses: Vec<(&'static str, String)>,
 }
 
