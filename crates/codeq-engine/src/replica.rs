@@ -71,6 +71,7 @@ struct ReplicaShard {
 struct Proposed {
     number: u64,
     at: Moment,
+    bytes: usize,
     /// By shard.
     requests: Vec<(ShardId, Vec<Request>)>,
 }
@@ -184,6 +185,8 @@ impl Replica {
             it.shard.replace_rows(new);
             it.sweeping = false;
         }
+        // The task that somebody waits for may have finished in what the new rows include.
+        self.status.outputs.iter().for_each(|output| output.waiters.wake_all());
         self.applied = applied;
         self.digests.clear();
     }
@@ -191,6 +194,11 @@ impl Replica {
     /// The number of the oldest proposal in flight.
     pub fn first_in_flight(&self) -> Option<u64> {
         self.proposed.front().map(|first| first.number)
+    }
+
+    /// Bytes of the proposals in flight.
+    pub fn bytes_in_flight(&self) -> usize {
+        self.proposed.iter().map(|proposed| proposed.bytes).sum()
     }
 
     /// Number of proposals in flight.
@@ -216,7 +224,10 @@ impl Replica {
     pub fn gather(&mut self, at: Moment, seed: u64) -> Option<Gathered> {
         let (mut records, mut requests) = (Vec::new(), Vec::new());
         let mut bytes = 0;
-        for it in &mut self.shards {
+        // Each shard is first in turn, so that none is left out when the others fill the entry.
+        let first = self.next.checked_rem(self.shards.len() as u64).unwrap_or(0) as usize;
+        let (later, earlier) = self.shards.split_at_mut(first);
+        for it in earlier.iter_mut().chain(later) {
             let expired = it.shard.take_expired(at).into_iter();
             self.unconfirmed.extend(expired.map(|reply| (reply, Ok(Reply::Claimed(Vec::new())))));
             let room = self.group_bytes_max.saturating_sub(bytes);
@@ -265,7 +276,8 @@ impl Replica {
         }
         let number = self.next;
         self.next += 1;
-        self.proposed.push_back(Proposed { number, at, requests });
+        let bytes = records.iter().map(|(_, record)| record.len()).sum();
+        self.proposed.push_back(Proposed { number, at, bytes, requests });
         Some(Gathered { number, records })
     }
 

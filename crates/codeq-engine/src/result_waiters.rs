@@ -101,6 +101,13 @@ impl ResultWaiters {
         self.count.store(waits.by_task.len(), Ordering::Release);
     }
 
+    /// Wakes all clients, so that they look again.
+    pub fn wake_all(&self) {
+        let mut waits = self.waits.lock();
+        *waits = Waits { next: waits.next, closed: waits.closed, ..Waits::default() };
+        self.count.store(0, Ordering::Release);
+    }
+
     /// Wakes all clients, now and in the future, because the engine has stopped.
     pub fn close(&self) {
         let mut waits = self.waits.lock();

@@ -247,6 +247,12 @@ impl Log {
         })
     }
 
+    /// Whether there is a job to run, or one that is not finished.
+    pub fn has_job(&self) -> bool {
+        let wants_segment = self.prepared.len() < PREPARED_SEGMENTS;
+        wants_segment || self.making.is_some() || !self.retired.is_empty()
+    }
+
     /// Adds the segment that a job prepared.
     pub fn provide(&mut self, prepared: Prepared) {
         self.retired.retain(|epoch| !prepared.retired.contains(epoch));

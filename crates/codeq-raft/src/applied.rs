@@ -48,10 +48,11 @@ impl Applied {
             }
             let (sender, reached) = oneshot::channel();
             // On a node that applies nothing more, reads time out one after the other: remove what they left.
-            while let Some(first) = progress.waiting.first_entry()
-                && first.get().iter().all(oneshot::Sender::is_closed)
-            {
-                first.remove();
+            if let Some(mut first) = progress.waiting.first_entry() {
+                first.get_mut().retain(|waiting| !waiting.is_closed());
+                if first.get().is_empty() {
+                    first.remove();
+                }
             }
             progress.waiting.entry(index).or_default().push(sender);
             reached

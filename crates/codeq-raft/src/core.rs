@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use codeq_core::id::ShardId;
 use codeq_disk::SharedDisk;
 use codeq_engine::install;
 use codeq_engine::layout::Manifest;
@@ -12,16 +12,15 @@ use codeq_engine::replica::Replica;
 use codeq_engine::shard::Shard;
 use codeq_engine::status::Status;
 use codeq_engine::{EngineError, OpenError, Options};
-use codeq_log::FrameIndex;
-use codeq_store::StoreError;
 use openraft::SnapshotMeta;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use crate::applied::Applied;
 use crate::fault::Fault;
 use crate::frame;
 use crate::log_store::{LogStore, LogStoreError};
+use crate::runtime::Instant;
 use crate::time::Stamp;
 use crate::transport::Leader;
 use crate::types::{LogId, Member, NodeId, StoredMembership};
@@ -40,36 +39,6 @@ pub enum StartError {
     Raft(String),
 }
 
-/// Why a checkpoint failed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CheckpointError {
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Log(#[from] LogStoreError),
-}
-
-impl CheckpointError {
-    /// Whether a later checkpoint may succeed: nothing was lost.
-    pub fn is_retryable(&self) -> bool {
-        match self {
-            CheckpointError::Store(error) => error.is_retryable(),
-            CheckpointError::Log(error) => error.shortage().is_some(),
-        }
-    }
-}
-
-impl From<CheckpointError> for EngineError {
-    fn from(error: CheckpointError) -> EngineError {
-        let shortage = match &error {
-            CheckpointError::Store(error) => error.shortage(),
-            CheckpointError::Log(error) => error.shortage(),
-        };
-        let failed = || EngineError::Failed(error.to_string().into());
-        shortage.map_or_else(failed, EngineError::from)
-    }
-}
-
 /// What the parts of a node share.
 pub(crate) struct Core {
     pub id: NodeId,
@@ -81,6 +50,16 @@ pub(crate) struct Core {
     pub manifest: Manifest,
     pub log: LogStore,
     pub rows: Mutex<Rows>,
+    /// Held while a checkpoint is written, or while rows of another node replace the stores.
+    pub store_files: AsyncMutex<()>,
+    /// A checkpoint was begun because it was due, or failed a moment ago.
+    pub checkpointing: AtomicBool,
+    /// The last checkpoint failed for lack of space.
+    pub checkpoint_short: AtomicBool,
+    /// Held while a segment of the log is prepared.
+    pub preparing: Arc<AsyncMutex<()>>,
+    /// Why the last segment could not be prepared.
+    pub refusal: Mutex<Option<Refusal>>,
     /// The last entry that the rows include, for reads that wait.
     pub applied: Arc<Applied>,
     /// Notified when something arrives that may have to be proposed.
@@ -105,6 +84,12 @@ pub(crate) struct Rows {
     /// The last entry that the previous checkpoints included.
     pub previous: u64,
     pub snapshots: u64,
+}
+
+/// Nothing can be written for lack of space. Until a moment, that is not tried again.
+pub(crate) struct Refusal {
+    pub error: EngineError,
+    pub until: Instant,
 }
 
 /// A checkpoint of all shards.
@@ -160,6 +145,11 @@ impl Core {
             manifest,
             log,
             rows: Mutex::new(rows),
+            store_files: AsyncMutex::default(),
+            checkpointing: AtomicBool::new(false),
+            checkpoint_short: AtomicBool::new(false),
+            preparing: Arc::default(),
+            refusal: Mutex::default(),
             applied: Arc::new(Applied::new(applied.map(|id| id.index))),
             wake,
             settled: Notify::new(),
@@ -173,95 +163,6 @@ impl Core {
         self.fault == Some(fault)
     }
 
-    /// Whether so many rows are only in memory that a checkpoint is due.
-    pub fn wants_checkpoint(&self) -> bool {
-        let rows = self.rows.lock();
-        let bytes = |shard: &Shard| shard.data().read().store.active_bytes();
-        rows.replica.each().any(|shard| bytes(shard) >= self.options.memtable_bytes)
-    }
-
-    /// Checkpoints all shards at the same entry, then frees the log that nobody needs. False if that is not
-    /// possible yet: after a crash, one shard may include entries that are not known to be committed.
-    pub fn checkpoint(&self) -> Result<bool, CheckpointError> {
-        let mut guard = self.rows.lock();
-        let rows = &mut *guard;
-        let Some(applied) = rows.applied else { return Ok(false) };
-        let ahead = |shard: &Shard| shard.data().read().store.position() > applied.index;
-        if rows.replica.each().any(ahead) {
-            return Ok(false);
-        }
-        let mut position = applied.index;
-        if self.has(Fault::CheckpointAhead) {
-            position = self.log.last_log_id().map_or(position, |last| last.index);
-        }
-        for number in ShardId::all(rows.replica.shards()) {
-            if self.has(Fault::CheckpointApart) && number != ShardId(0) {
-                continue;
-            }
-            let Some(shard) = rows.replica.shard_mut(number) else { continue };
-            if let Some(job) = shard.freeze(FrameIndex(position)) {
-                shard.flushed(&mut job.run())?;
-            }
-            // Each step is bounded.
-            while let Some(job) = { shard.data().write().store.maintain() } {
-                shard.flushed(&mut job.run())?;
-            }
-        }
-        rows.previous = rows.checkpoint.at.map_or(0, |at| at.index);
-        rows.checkpoint = Checkpoint { at: Some(applied), membership: rows.membership.clone() };
-        let previous = rows.previous;
-        if self.has(Fault::LateMembership) {
-            self.log.save_membership(&rows.membership)?;
-        }
-        drop(guard);
-        self.log.release(previous)?;
-        Ok(true)
-    }
-
-    /// Checkpoints all shards if somebody waits for it.
-    pub fn checkpoint_if_wanted(&self) {
-        let waits = self.rows.lock().replica.take_checkpoint_waits();
-        if waits.is_empty() {
-            return;
-        }
-        let outcome = match self.checkpoint() {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(EngineError::NoLeader),
-            Err(error) => Err(error.into()),
-        };
-        for wait in waits {
-            // Nobody waits any more if it is gone.
-            let _ = wait.send(outcome.clone());
-        }
-    }
-
-    /// Makes sure that entries of this many bytes fit into the log, and prepares a segment if need be. The log prepares
-    /// one segment in advance, and further ones while it writes, so more than a frame is not asked for. A disk that
-    /// fails, and is not just full, stops the node.
-    pub fn make_room(&self, bytes: u64) -> Result<(), EngineError> {
-        let bytes = bytes.min(self.options.log().max_frame_bytes());
-        while !self.log.has_room(bytes) {
-            match self.log.next_job().map(|job| job.run()) {
-                Some(Ok(prepared)) => self.log.provide(prepared),
-                // The log retries when it is asked the next time.
-                Some(Err(error)) => {
-                    let Some(shortage) = error.shortage() else {
-                        let failed = EngineError::Failed(error.to_string().into());
-                        self.status.fail(&failed);
-                        self.wake.notify_one();
-                        return Err(failed);
-                    };
-                    self.status.set_short(Some(&error.to_string()));
-                    return Err(shortage.into());
-                }
-                None => return Err(EngineError::DiskFull),
-            }
-        }
-        self.status.set_short(None);
-        Ok(())
-    }
-
-    /// The metadata of a snapshot of the current checkpoints, with a new id.
     pub fn snapshot_meta(rows: &mut Rows) -> SnapshotMeta<NodeId, Member> {
         let Checkpoint { at, membership } = rows.checkpoint.clone();
         rows.snapshots += 1;

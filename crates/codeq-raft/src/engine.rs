@@ -19,7 +19,10 @@ use crate::node::{Node, Setup, StartError};
 const RUNTIME_THREADS: usize = 2;
 
 /// The driver of an engine that is a member of a cluster.
-struct Member {
+#[derive(Clone)]
+struct Member(Arc<Inner>);
+
+struct Inner {
     node: Node,
     runtime: Handle,
     running: Mutex<Option<Running>>,
@@ -36,7 +39,7 @@ struct Running {
 pub fn open(setup: Setup) -> Result<Engine, StartError> {
     if setup.options.durability != Durability::Fsync {
         // A node that forgets what it has acknowledged breaks the promises of the others.
-        return Err(StartError::Raft("a cluster needs the durability fsync".to_owned()));
+        return Err(StartError::Raft("a cluster needs the durability `fsync`".to_owned()));
     }
     let lock = lock(&setup.dir)?;
     let (disk, options) = (Arc::clone(&setup.disk), setup.options.clone());
@@ -49,16 +52,20 @@ pub fn open(setup: Setup) -> Result<Engine, StartError> {
     let no_thread =
         |error: std::io::Error| StartError::Raft(format!("cannot start a thread: {error}"));
     let thread = spawned.map_err(no_thread)?;
-    let ended = || StartError::Raft("the node ended while it started".to_owned());
+    let ended = || StartError::Raft("the node stopped while it was starting".to_owned());
     let (node, runtime) = start.recv().map_err(|_| ended())??;
     let damaged = {
         let node = node.clone();
         move |error: &EngineError| node.fail(error)
     };
     let running = Mutex::new(Some(Running { stop, thread }));
-    let member = Member { node: node.clone(), runtime, running, _lock: lock };
-    let engine = node.replica().engine(Box::new(member), (disk, options, seed), damaged);
-    engine.map_err(no_thread)
+    let member = Member(Arc::new(Inner { node: node.clone(), runtime, running, _lock: lock }));
+    let driver = Box::new(member.clone());
+    let engine = node.replica().engine(driver, (disk, options, seed), damaged);
+    engine.map_err(|error| {
+        member.shutdown();
+        no_thread(error)
+    })
 }
 
 /// The thread of a member. It owns the runtime on which everything else of the member runs.
@@ -88,8 +95,11 @@ fn run(
                 return;
             }
         };
-        if node.is_alone() {
-            node.lead_alone().await;
+        if node.is_alone()
+            && let Err(error) = node.lead_alone().await
+        {
+            let _ = started.send(Err(error));
+            return node.shutdown().await;
         }
         let _ = started.send(Ok((node.clone(), Handle::current())));
         // The other end is dropped with the engine, which is as good as a signal.
@@ -100,22 +110,22 @@ fn run(
 
 impl Driver for Member {
     fn now(&self) -> Moment {
-        self.node.now()
+        self.0.node.now()
     }
 
     fn catch_up(&self) -> Option<CatchingUp<'_>> {
-        if self.node.is_alone() {
+        if self.0.node.is_alone() && self.0.node.is_ready() {
             // Nobody else acknowledges anything, and what this node has acknowledged is in its rows.
             return None;
         }
-        let node = self.node.clone();
+        let node = self.0.node.clone();
         // On the node's own runtime: other reads may share this round, and the caller's runtime may end before it does.
-        let reading = self.runtime.spawn(async move { node.read_index().await });
+        let reading = self.0.runtime.spawn(async move { node.read_index().await });
         Some(Box::pin(async { reading.await.unwrap_or(Err(EngineError::Closed)).map(drop) }))
     }
 
     fn shutdown(&self) {
-        if let Some(Running { stop, thread }) = self.running.lock().take() {
+        if let Some(Running { stop, thread }) = self.0.running.lock().take() {
             // If nobody receives this, the thread has already ended.
             let _ = stop.send(());
             let _ = thread.join();

@@ -40,6 +40,8 @@ pub enum Fault {
     CheckpointApart,
     /// A checkpoint claims to include everything in the log, committed or not.
     CheckpointAhead,
+    /// Rows that an earlier checkpoint could not write count as those of the next one.
+    CheckpointOld,
     /// Every new leader proposes its own settings.
     ConfigureAtStart,
     /// A change of the members is made durable only after a checkpoint includes it.

@@ -26,6 +26,8 @@ use crate::types::{Digests, Member, NodeId, Origin, Proposal, Types};
 /// Maximum number of entries in flight. A few keep the disks busy while answers travel; many would only make the entries
 /// smaller.
 const IN_FLIGHT_MAX: usize = 4;
+/// Bytes in flight, apart from a single larger entry. The log may not have written them yet, so they need room too.
+const IN_FLIGHT_BYTES_MAX: usize = 8 << 20;
 /// Room for one entry: the largest group, and as much again for what surrounds its commands.
 const ENTRY_ROOM: u64 = 2 * GROUP_BYTES_MAX as u64;
 
@@ -109,17 +111,22 @@ impl Shared {
             status.fail(&EngineError::Failed(why.to_string().into()));
         }
         self.core.rows.lock().replica.stop(&status.error());
+        // Whoever waits for it to lead looks again.
+        self.ready.send_replace(false);
     }
 
     /// A3: this node does not lead, or cannot know whether it does.
     fn step_down(&self) {
-        let replica = &mut self.core.rows.lock().replica;
+        let mut rows = self.core.rows.lock();
+        let replica = &mut rows.replica;
         while let Some(number) =
             replica.first_in_flight().filter(|_| self.core.has(Fault::RefuseLost))
         {
             replica.not_taken(number);
         }
         replica.step_down();
+        drop(rows);
+        self.set_refusing(None);
     }
 
     /// A1: whether the first entry of this node's term is applied, and so is everything before it.
@@ -190,7 +197,16 @@ impl Shared {
     async fn propose(self: &Arc<Shared>, raft: &Raft<Types>, term: u64) -> Duration {
         loop {
             let Some(at) = self.time.moment() else { return Duration::MAX };
-            if let Err(error) = self.core.make_room(ENTRY_ROOM)
+            let in_flight = {
+                let replica = &self.core.rows.lock().replica;
+                let bytes = replica.bytes_in_flight();
+                if replica.in_flight() >= IN_FLIGHT_MAX || bytes >= IN_FLIGHT_BYTES_MAX {
+                    // The loop is woken when one of them is applied.
+                    return Duration::MAX;
+                }
+                bytes as u64
+            };
+            if let Err(error) = self.core.make_room(in_flight + ENTRY_ROOM).await
                 && !self.core.has(Fault::IgnoreFullDisk)
             {
                 // Before anybody is answered.
@@ -201,10 +217,6 @@ impl Shared {
             self.set_refusing(None);
             let (gathered, unconfirmed, digests, wait) = {
                 let replica = &mut self.core.rows.lock().replica;
-                if replica.in_flight() >= IN_FLIGHT_MAX {
-                    // The loop is woken when one of them is applied.
-                    return Duration::MAX;
-                }
                 let gathered = replica.gather(at, runtime::random());
                 let digests =
                     Digests { index: replica.applied(), by_shard: replica.current_digests() };
@@ -218,7 +230,8 @@ impl Shared {
             };
             let number = gathered.number;
             let bytes: usize = gathered.records.iter().map(|(_, record)| record.len()).sum();
-            if let Err(error) = self.core.make_room(bytes as u64 + ENTRY_ROOM)
+            let needed = in_flight + bytes as u64 + ENTRY_ROOM;
+            if let Err(error) = self.core.make_room(needed).await
                 && !self.core.has(Fault::IgnoreFullDisk)
             {
                 self.set_refusing(Some(error.clone()));

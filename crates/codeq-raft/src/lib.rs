@@ -21,6 +21,7 @@ pub mod state_file;
 pub mod transport;
 pub mod types;
 
+mod checkpoint;
 mod core;
 mod gates;
 mod journal;
@@ -28,5 +29,6 @@ mod leader;
 mod machine;
 mod network;
 mod read;
+mod room;
 mod shared;
 mod time;

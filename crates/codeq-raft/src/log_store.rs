@@ -22,6 +22,7 @@ mod storage;
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -109,6 +110,10 @@ struct Inner {
     files: Mutex<Files>,
     /// Change it only while holding the lock on `files`.
     journal: Mutex<Journal>,
+    /// Bytes that are certain to fit into the log, and whether there is a job for its directory: as of the last change,
+    /// for those who must not wait for a sync.
+    room: AtomicU64,
+    has_job: AtomicBool,
     /// Changes when an installation succeeds or fails.
     installed: watch::Sender<()>,
     node_id: NodeId,
@@ -242,7 +247,9 @@ impl LogStore {
                 .into_iter()
                 .filter_map(|(kind, of)| of.map(|of| frame::encode_mark(kind, of)))
                 .collect();
-            if files.write(&records)?.is_none() {
+            let written = files.write(&records);
+            self.note_room(&files);
+            if written?.is_none() {
                 return Ok(false);
             }
             files.log.sync()?;
@@ -278,6 +285,7 @@ impl LogStore {
         }
         let first = FrameIndex(files.state.state().first_frame);
         files.log.purge(first.previous());
+        self.note_room(files);
         Ok(())
     }
 
@@ -288,7 +296,22 @@ impl LogStore {
 
     /// Whether entries of this many bytes are certain to fit without another segment.
     pub fn has_room(&self, bytes: u64) -> bool {
-        self.inner.files.lock().log.room() >= bytes
+        self.room() >= bytes
+    }
+
+    /// Bytes that are certain to fit without another segment. Does not wait for a sync.
+    pub fn room(&self) -> u64 {
+        self.inner.room.load(Ordering::Acquire)
+    }
+
+    /// Whether [`LogStore::next_job`] may have a job. Does not wait for a sync.
+    pub fn has_job(&self) -> bool {
+        self.inner.has_job.load(Ordering::Acquire)
+    }
+
+    fn note_room(&self, files: &Files) {
+        self.inner.room.store(files.log.room(), Ordering::Release);
+        self.inner.has_job.store(files.log.has_job(), Ordering::Release);
     }
 
     /// The next job for the log's directory, if there is one and none is in progress; see [`Log::next_job`]. Run it on a
@@ -299,7 +322,9 @@ impl LogStore {
 
     /// Adds the segment that a job has prepared.
     pub fn provide(&self, prepared: Prepared) {
-        self.inner.files.lock().log.provide(prepared);
+        let mut files = self.inner.files.lock();
+        files.log.provide(prepared);
+        self.note_room(&files);
     }
 
     /// Writes the next frame with as many of the entries as fit. Returns how many.
@@ -336,7 +361,9 @@ impl LogStore {
             }
             records.push(record);
         }
-        let Some(position) = files.write(&records)? else { return Ok(Err(Wait::Segment)) };
+        let written = files.write(&records);
+        self.note_room(&files);
+        let Some(position) = written? else { return Ok(Err(Wait::Segment)) };
 
         let mut journal = self.inner.journal.lock();
         journal.cut_written()?;

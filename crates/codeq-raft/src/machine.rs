@@ -8,6 +8,7 @@ use openraft::{AnyError, EntryPayload, Snapshot, SnapshotMeta, StorageIOError};
 
 use crate::core::{self, Core};
 use crate::fault::Fault;
+use crate::runtime;
 use crate::snapshot::{Rows, SnapshotRows};
 use crate::types::{Entry, LogId, Member, NodeId, Proposal, StorageError, StoredMembership, Types};
 
@@ -107,16 +108,7 @@ impl RaftStateMachine<Types> for Machine {
         }
         self.0.wake.notify_one();
         self.0.settled.notify_one();
-        if self.0.wants_checkpoint() {
-            match self.0.checkpoint() {
-                Ok(_) => {}
-                // The log has everything; a later checkpoint may succeed.
-                Err(error) if error.is_retryable() => {}
-                Err(error) => {
-                    return Err(StorageIOError::write_state_machine(AnyError::new(&error)).into());
-                }
-            }
-        }
+        self.0.checkpoint_if_due().await;
         Ok(replies)
     }
 
@@ -133,7 +125,8 @@ impl RaftStateMachine<Types> for Machine {
         meta: &SnapshotMeta<NodeId, Member>,
         _: Box<SnapshotRows>,
     ) -> Result<(), StorageError> {
-        self.0.install(meta).map_err(|error| {
+        let _files = self.0.store_files.lock().await;
+        runtime::block(|| self.0.install(meta)).map_err(|error| {
             // Openraft may be waiting for the log to continue after the snapshot.
             self.0.log.not_installed(&error.to_string());
             StorageIOError::write_snapshot(Some(meta.signature()), AnyError::new(&error)).into()
@@ -158,7 +151,7 @@ fn snapshot(rows: &mut crate::core::Rows) -> Snapshot<Types> {
 
 impl RaftSnapshotBuilder<Types> for Machine {
     async fn build_snapshot(&mut self) -> Result<Snapshot<Types>, StorageError> {
-        match self.0.checkpoint() {
+        match self.0.checkpoint().await {
             // Only for a failure that cannot be retried, because openraft then stops for good. After any other, the
             // previous checkpoint will do, which openraft already knows.
             Err(error) if !error.is_retryable() => {

@@ -38,9 +38,9 @@ use crate::types::{Entry, LogId, Types};
 /// Bytes of applied entries that stay in the log, for nodes that were away for a while: sending them is quicker than
 /// sending all rows.
 const LOG_KEEP_BYTES: u64 = 256 << 20;
+/// An excess of the log over what is kept that is worth a checkpoint.
+const LOG_EXCESS_BYTES: u64 = 64 << 20;
 
-/// How long a node that is alone may take to lead: the time of some syncs, on a disk that is busy.
-const READY_WITHIN: Duration = Duration::from_secs(30);
 /// How long a node that stops works on what was proposed.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 
@@ -172,7 +172,7 @@ impl Node {
                 let bytes: usize = rpc.entries.iter().map(bytes_of).sum();
                 // Openraft stops for good when its log cannot be written: a full disk is noticed before.
                 if bytes > 0
-                    && let Err(error) = shared.core.make_room(bytes as u64)
+                    && let Err(error) = shared.core.make_room(bytes as u64).await
                     && !shared.core.has(Fault::IgnoreFullDisk)
                 {
                     return Response::Failed(error.to_string());
@@ -220,7 +220,7 @@ impl Node {
             transfers.installing = Arc::downgrade(&installing);
             current
         };
-        receiving.finish().map_err(|error| error.to_string())?;
+        receiving.finish(meta.last_log_id.map_or(0, |at| at.index))?;
         let rows = SnapshotRows { rows: Rows::Incoming, _installing: Some(installing) };
         let snapshot = Snapshot { meta, snapshot: Box::new(rows) };
         let installed = self.raft.install_full_snapshot(vote, snapshot).await;
@@ -233,11 +233,20 @@ impl Node {
     }
 
     /// Waits until this node leads. Nobody else can, so it need not wait for a lease to end first.
-    pub(crate) async fn lead_alone(&self) {
+    pub(crate) async fn lead_alone(&self) -> Result<(), StartError> {
         let mut ready = self.shared.ready.subscribe();
-        // It fails only if openraft has stopped, and then nothing becomes ready.
-        if self.raft.trigger().elect().await.is_ok() {
-            let _ = runtime::timeout(READY_WITHIN, ready.wait_for(|ready| *ready)).await;
+        let status = &self.shared.core.status;
+        // It fails only if openraft has stopped, which the loop below finds out.
+        let _ = self.raft.trigger().elect().await;
+        loop {
+            if *ready.borrow_and_update() {
+                return Ok(());
+            }
+            if self.raft.metrics().borrow().running_state.is_err() || status.has_failed() {
+                return Err(StartError::Raft(status.error().to_string()));
+            }
+            // The sender lives as long as this node.
+            let _ = ready.changed().await;
         }
     }
 
@@ -258,19 +267,26 @@ impl Node {
     pub async fn close(&self) {
         let core = &self.shared.core;
         core.rows.lock().replica.drain();
+        core.wake.notify_one();
         let finished = async {
             while !core.rows.lock().replica.is_idle()
                 || self.shared.confirming.load(Ordering::Acquire) > 0
             {
-                core.wake.notify_one();
                 core.settled.notified().await;
             }
         };
         let _ = runtime::timeout(CLOSE_WITHIN, finished).await;
         // The log has everything: if this fails, the next start only takes longer.
-        let _ = core.checkpoint();
+        let _ = core.checkpoint().await;
         self.shutdown().await;
         core.rows.lock().replica.stop(&EngineError::Closed);
+        // What waits for a majority fails now that openraft has stopped. It must be answered before the runtime ends.
+        let answered = async {
+            while self.shared.confirming.load(Ordering::Acquire) > 0 {
+                core.settled.notified().await;
+            }
+        };
+        let _ = runtime::timeout(CLOSE_WITHIN, answered).await;
     }
 
     /// Stops the node. What it has acknowledged is durable already.
@@ -308,7 +324,10 @@ async fn ping(node: Arc<Shared>, raft: Raft<Types>) {
                 }
             });
         }
-        if let Some(index) = node.core.log.index_keeping(LOG_KEEP_BYTES) {
+        let log = &node.core.log;
+        if log.index_keeping(LOG_KEEP_BYTES + LOG_EXCESS_BYTES).is_some()
+            && let Some(index) = log.index_keeping(LOG_KEEP_BYTES)
+        {
             node.compact(&raft, index).await;
         }
         let may = node.gates.may_campaign() || node.core.has(Fault::AlwaysCampaign);

@@ -22,6 +22,7 @@ use std::time::Duration;
 use codeq_core::id::split_mix64;
 use openraft::async_runtime::AsyncOneshotSendExt;
 use openraft::{AsyncRuntime, Instant as _};
+use tokio::runtime::RuntimeFlavor;
 use tokio::sync::oneshot;
 
 /// A task for an executor.
@@ -88,6 +89,28 @@ where
         None => drop(tokio::spawn(task)),
     }
     JoinHandle(result)
+}
+
+/// Runs something that takes long, such as writing a file, beside the tasks. A simulation runs it at once.
+pub async fn unblock<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    match entered() {
+        Some(_) => Ok(work()),
+        None => tokio::task::spawn_blocking(work).await.map_err(|_| JoinError),
+    }
+}
+
+/// Runs something that blocks the current task, such as a sync, without keeping tasks waiting that have just been woken.
+pub fn block<T>(work: impl FnOnce() -> T) -> T {
+    let has_several_threads = || {
+        let runtime = tokio::runtime::Handle::try_current();
+        runtime.is_ok_and(|it| it.runtime_flavor() == RuntimeFlavor::MultiThread)
+    };
+    match entered().is_none() && has_several_threads() {
+        true => tokio::task::block_in_place(work),
+        false => work(),
+    }
 }
 
 /// The current time.

@@ -62,8 +62,15 @@ impl Receiving {
         }
     }
 
-    /// Verifies the rows and makes them durable beside the stores.
-    pub fn finish(self) -> Result<(), StoreError> {
-        self.imports.into_iter().try_for_each(|import| import.finish().map(drop))
+    /// Verifies the rows and makes them durable beside the stores. They must include everything up to entry `index`: what they lack would never be applied.
+    pub fn finish(self, index: u64) -> Result<(), String> {
+        for import in self.imports {
+            let position = import.finish().map_err(|error| error.to_string())?.position;
+            // Entries 0 and 1 of a cluster that began empty do not exist.
+            if position < index && index > 1 {
+                return Err(format!("rows up to entry {position} came as a snapshot at {index}"));
+            }
+        }
+        Ok(())
     }
 }

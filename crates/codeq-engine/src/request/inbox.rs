@@ -155,7 +155,8 @@ impl State {
         one_larger: bool,
         requests: &mut Vec<Request>,
     ) {
-        let mut goes_first = self.goes_first.take();
+        let before = self.goes_first.take();
+        let mut goes_first = before;
         let (mut enqueues, mut others) = (Taken::default(), Taken::default());
         while requests.len() < max {
             let full = |kind| {
@@ -177,7 +178,7 @@ impl State {
         let left_out =
             |queue: &Queue, taken: &Taken| !queue.requests.is_empty() && taken.requests == 0;
         self.goes_first = if requests.is_empty() {
-            None
+            before
         } else if left_out(&self.others, &others) {
             Some(RequestKind::Other)
         } else {

@@ -103,7 +103,13 @@ fn split_tasks(enqueue: Enqueue, fingerprints: &[u128], shards: u16) -> Split {
 
 impl Merge {
     fn merge(&self, answers: impl Iterator<Item = Answer>) -> Answer {
-        let mut replies = answers.collect::<Result<Vec<Reply>, EngineError>>()?;
+        let answers: Vec<Answer> = answers.collect();
+        let is_done = |answer: &Answer| !matches!(answer, Err(EngineError::NoLeader));
+        if answers.iter().any(is_done) && !answers.iter().all(is_done) {
+            // Part of it was done, or may have been: nobody may repeat it as if nothing had happened.
+            return Err(EngineError::Unknown);
+        }
+        let mut replies = answers.into_iter().collect::<Result<Vec<Reply>, EngineError>>()?;
         if let Merge::Enqueued { places } = self {
             return in_order(replies, places);
         }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use codeq_disk::SharedDisk;
 use codeq_engine::layout;
@@ -168,7 +169,10 @@ impl LogStore {
         let files = Mutex::new(Files { log, state, frame_bytes, not_installed: None });
         let (installed, _) = watch::channel(());
         let journal = Mutex::new(journal);
-        let inner = Inner { files, journal, installed, node_id, cluster_id, fault };
-        Ok(LogStore { inner: Arc::new(inner), reader })
+        let (room, has_job) = (AtomicU64::new(0), AtomicBool::new(false));
+        let inner = Inner { files, journal, room, has_job, installed, node_id, cluster_id, fault };
+        let store = LogStore { inner: Arc::new(inner), reader };
+        store.note_room(&store.inner.files.lock());
+        Ok(store)
     }
 }

@@ -9,6 +9,7 @@ use openraft::{AnyError, OptionalSend, RaftLogReader, StorageIOError};
 
 use super::{LogStore, LogStoreError, MESSAGE_BYTES, SEGMENT_PAUSE, Wait};
 use crate::fault::Fault;
+use crate::runtime;
 use crate::types::{Entry, LogId, NodeId, StorageError, Types, Vote};
 
 fn storage(
@@ -109,7 +110,8 @@ impl RaftLogStorage<Types> for LogStore {
             }
         }
         if self.inner.fault != Some(Fault::AckBeforeSync) {
-            self.inner.files.lock().log.sync().map_err(|error| failed()(error.into()))?;
+            let synced = runtime::block(|| self.inner.files.lock().log.sync());
+            synced.map_err(|error| failed()(error.into()))?;
         }
         callback.log_io_completed(Ok(()));
         Ok(())

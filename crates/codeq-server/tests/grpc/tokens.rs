@@ -1,7 +1,7 @@
 //! Why a token was refused: in the log with the request's id, in `WWW-Authenticate`, and at the end of a stream.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use codeq_server::Config;
@@ -15,6 +15,7 @@ use tracing::subscriber::DefaultGuard;
 use crate::grpc::client::{channel, producer_on, worker_on};
 use crate::grpc::endings::Provider;
 use crate::http::harness::{Harness, PRODUCER, RESTRICTED, WORKER, send};
+use crate::observe::logs::SECOND;
 
 /// The lines of a log.
 #[derive(Clone, Default)]
@@ -33,6 +34,7 @@ impl io::Write for Log {
 impl Log {
     /// Of this thread, on which the server of the test runs too, until the guard is dropped.
     fn here() -> (Log, DefaultGuard) {
+        LazyLock::force(&SECOND);
         let log = Log::default();
         let to = log.clone();
         let (subscriber, _) = subscriber(&Config::default(), move || to.clone()).unwrap();

@@ -32,7 +32,7 @@ impl Sink {
 /// With a single subscriber in the process, `tracing` decides about a new call site by asking the current thread's. The
 /// thread of another test's server has none and would disable the call site for every thread. A second subscriber, which
 /// lives as long as the process, makes `tracing` ask both.
-static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::default()));
+pub static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::default()));
 
 /// Runs `work`, which logs into `subscriber`.
 pub fn observed<T>(subscriber: impl Into<Dispatch>, work: impl FnOnce() -> T) -> T {

@@ -2,7 +2,7 @@
 
 mod collector;
 mod exposition;
-mod logs;
+pub mod logs;
 mod metrics;
 mod tasks;
 mod traces;

@@ -331,6 +331,14 @@ impl Script {
         }
     }
 
+    /// From now on the disk of a node is full.
+    pub fn fill_disk(&mut self, id: NodeId) {
+        if let Some(machine) = self.run.machines.get_mut(&id) {
+            let capacity = Some(machine.disk.used());
+            machine.plan(Faults { capacity, ..Faults::default() });
+        }
+    }
+
     /// From now on the disk of a node reports its log as synced although it is not.
     pub fn lose_log_from_now(&mut self, id: NodeId) {
         if let Some(machine) = self.run.machines.get(&id) {

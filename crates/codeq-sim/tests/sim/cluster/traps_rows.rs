@@ -211,6 +211,42 @@ fn a_checkpoint_never_includes_what_is_not_committed() {
     });
 }
 
+/// A checkpoint fails because the disk is full, and the next one begins with the rows that it should have written. They
+/// are older than the entry that the next one is made at, so another node that got only them would lack what came between.
+fn checkpoint_after_a_failed_one(script: &mut Script) {
+    let leader = script.leader();
+    // The new node below cannot start from the log.
+    for _ in 0..3 {
+        script.enqueue_many("work", 5);
+        script.compact(leader);
+        script.pass(MILLISECOND * 50);
+    }
+    let before = script.snapshot(leader);
+    script.enqueue_many("work", 5);
+    script.fill_disk(leader);
+    script.compact(leader);
+    script.pass(MILLISECOND * 50);
+    let failed = script.snapshot(leader) == before;
+    script.expect(failed, "there is no room for a checkpoint");
+    script.spare_disk(leader);
+    script.enqueue_many("work", 5);
+    script.compact(leader);
+    script.pass(MILLISECOND * 50);
+    let (snapshot, applied) = (script.snapshot(leader), script.applied(leader));
+    script.expect(snapshot == applied, "there is a checkpoint of everything");
+    let new = script.add_node();
+    script.pass_until("the new node has everything", SECOND * 10, |script| {
+        script.applied(new) == script.committed()
+    });
+}
+
+#[test]
+fn a_checkpoint_after_a_failed_one_is_whole() {
+    let setup = Setup { shards: 2, ..Setup::default() };
+    holds(&setup, checkpoint_after_a_failed_one);
+    notices(&setup, Fault::CheckpointOld, &[SCRIPT], checkpoint_after_a_failed_one);
+}
+
 /// A node is told to build a snapshot while rows of another one are being installed. Openraft may finish the two in
 /// either order; the older one must not take the place of the newer.
 #[test]

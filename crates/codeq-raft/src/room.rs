@@ -1,0 +1,81 @@
+//! Room in the log: segments are prepared before they are needed, and a full disk is noticed before anything is proposed.
+
+use std::sync::Arc;
+
+use codeq_engine::EngineError;
+use codeq_engine::options::FULL_DISK_RETRY;
+use codeq_log::LogError;
+
+use crate::core::{Core, Refusal};
+use crate::runtime;
+
+impl Core {
+    /// Makes sure that entries of this many bytes fit into the log, and prepares a segment if need be. The log prepares
+    /// segments in advance, and further ones while it writes, so more than a frame is not asked for. A disk that
+    /// fails, and is not just full, stops the node.
+    pub async fn make_room(self: &Arc<Core>, bytes: u64) -> Result<(), EngineError> {
+        if self.memory_is_full() {
+            self.checkpoint_in_background();
+            return Err(EngineError::DiskFull);
+        }
+        self.prepare_ahead();
+        let bytes = bytes.min(self.options.log().max_frame_bytes());
+        while !self.log.has_room(bytes) {
+            // Somebody else may prepare the segment meanwhile.
+            let _one = self.preparing.lock().await;
+            if !self.log.has_room(bytes) && !self.prepare().await? {
+                return Err(EngineError::DiskFull);
+            }
+        }
+        Ok(())
+    }
+
+    /// Prepares a segment beside everything else, if one is due.
+    fn prepare_ahead(self: &Arc<Core>) {
+        if !self.log.has_job() {
+            return;
+        }
+        let Ok(one) = Arc::clone(&self.preparing).try_lock_owned() else { return };
+        let core = Arc::clone(self);
+        runtime::spawn(async move {
+            let _one = one;
+            // Whoever needs the segment learns what was wrong.
+            let _ = core.prepare().await;
+        });
+    }
+
+    /// Runs the log's next job; false if there is none. After a shortage the job is not repeated for a while. The caller
+    /// holds `preparing`.
+    async fn prepare(&self) -> Result<bool, EngineError> {
+        if let Some(refusal) = self.refusal.lock().as_ref()
+            && runtime::now() < refusal.until
+        {
+            return Err(refusal.error.clone());
+        }
+        let log = self.log.clone();
+        let run = move || -> Result<bool, LogError> {
+            let Some(job) = log.next_job() else { return Ok(false) };
+            log.provide(job.run()?);
+            Ok(true)
+        };
+        let error = match runtime::unblock(run).await.map_err(|_| EngineError::Closed)? {
+            Ok(done) => {
+                *self.refusal.lock() = None;
+                self.status.set_short(None);
+                return Ok(done);
+            }
+            Err(error) => error,
+        };
+        let Some(shortage) = error.shortage() else {
+            let failed = EngineError::Failed(error.to_string().into());
+            self.status.fail(&failed);
+            self.wake.notify_one();
+            return Err(failed);
+        };
+        self.status.set_short(Some(&error.to_string()));
+        let error = EngineError::from(shortage);
+        let until = runtime::now() + FULL_DISK_RETRY;
+        *self.refusal.lock() = Some(Refusal { error: error.clone(), until });
+        Err(error)
+    }
+}
