@@ -20,7 +20,7 @@ use crate::error::{EngineError, OpenError};
 use crate::lock::{DirLock, lock};
 use crate::options::Options;
 use crate::pipeline::{Committer, Pipeline};
-use crate::recover::Node;
+use crate::recover::OpenedDir;
 use crate::request::Notice;
 use crate::scrub::Scrub;
 use crate::shard::Shard;
@@ -53,11 +53,11 @@ impl Engine {
         seed: u64,
     ) -> Result<Engine, OpenError> {
         let lock = lock(dir)?;
-        let node = Node::open(&disk, dir, &options, split_mix64(seed))?;
-        let last = node.shards.iter().map(|shard| shard.data().read().state.now()).max();
-        let clock_file = ClockFile::new(&disk, dir, &node.manifest);
+        let opened = OpenedDir::open(&disk, dir, &options, split_mix64(seed))?;
+        let last = opened.shards.iter().map(|shard| shard.data().read().state.now()).max();
+        let clock_file = ClockFile::new(&disk, dir, &opened.manifest);
         let clock = Arc::new(clock_file.start(clock, last.unwrap_or(0)));
-        let engine = start(node, disk, options, (clock, clock_file), seed, lock)
+        let engine = start(opened, disk, options, (clock, clock_file), seed, lock)
             .map_err(OpenError::io("start threads for", dir))?;
         let settings = engine.options.settings.clone();
         let differs = |shard: &ShardHandle| *shard.data.read().state.settings() != settings;
@@ -103,14 +103,14 @@ impl Driver for Threads {
 }
 
 fn start(
-    node: Node,
+    opened: OpenedDir,
     disk: SharedDisk,
     options: Options,
     (clock, clock_file): (Arc<EngineClock>, ClockFile),
     seed: u64,
     lock: DirLock,
 ) -> std::io::Result<Engine> {
-    let Node { log, shards, rebuilt, verified, .. } = node;
+    let OpenedDir { log, shards, rebuilt, verified, .. } = opened;
     let status = Status::new(shards.len(), options.observer.clone());
     let handles: Vec<ShardHandle> =
         shards.iter().zip(&status.outputs).map(|(shard, to)| ShardHandle::new(shard, to)).collect();

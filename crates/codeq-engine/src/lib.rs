@@ -6,8 +6,8 @@
 //!                         └─ now and then: freeze ─> checkpoint thread: write the store
 //! ```
 //!
-//! The parts that make decisions ([`shard::Shard`], [`group::Group`], [`recover::Node`]) start no threads and read no
-//! clock; the simulator runs them on its own disk. The threads are thin loops around them.
+//! The parts that make decisions ([`shard::Shard`], [`group::Group`], [`recover::OpenedDir`]) start no threads and read
+//! no clock; the simulator runs them on its own disk. The threads are thin loops around them.
 
 pub mod backup;
 pub mod boundary;

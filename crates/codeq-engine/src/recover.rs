@@ -17,7 +17,7 @@ use crate::options::{Options, SHARDS_MAX};
 use crate::shard::Shard;
 
 /// A data directory, recovered and ready.
-pub struct Node {
+pub struct OpenedDir {
     /// The log.
     pub log: Log,
     /// The shards, by number.
@@ -30,14 +30,14 @@ pub struct Node {
     pub verified: bool,
 }
 
-impl Node {
+impl OpenedDir {
     /// Opens the directory, or creates it if it is empty or missing. `log_id` is a random number for a new log.
     pub fn open(
         disk: &SharedDisk,
         dir: &Path,
         options: &Options,
         log_id: u64,
-    ) -> Result<Node, OpenError> {
+    ) -> Result<OpenedDir, OpenError> {
         let manifest = match Manifest::load(&**disk, dir)? {
             Some(manifest) => manifest,
             None => create(disk, dir, options, log_id)?,
@@ -68,7 +68,7 @@ impl Node {
             manifest.save(&**disk, dir)?;
         }
         incomplete::end(&**disk, dir)?;
-        Ok(Node { log, shards, manifest, rebuilt, verified: verify })
+        Ok(OpenedDir { log, shards, manifest, rebuilt, verified: verify })
     }
 }
 

@@ -209,7 +209,7 @@ impl Replica {
     /// Time until there is something to propose, unless the wall clock is set meanwhile.
     pub fn wait(&self, at: Moment) -> Option<Millis> {
         let wait = |it: &ReplicaShard| {
-            if it.inbox.len() > 0 || it.shard.has_unserved() {
+            if it.inbox.len() > 0 || it.shard.has_unserved_queues() {
                 return Some(0);
             }
             // The sweep in flight does what is due.
@@ -307,7 +307,7 @@ impl Replica {
 
     /// Whether every request is answered, apart from claims that wait for a task.
     pub fn is_idle(&self) -> bool {
-        let idle = |it: &ReplicaShard| it.inbox.len() == 0 && !it.shard.has_unserved();
+        let idle = |it: &ReplicaShard| it.inbox.len() == 0 && !it.shard.has_unserved_queues();
         self.proposed.is_empty() && self.unconfirmed.is_empty() && self.shards.iter().all(idle)
     }
 

@@ -47,10 +47,10 @@ pub struct Shard {
     data: Arc<RwLock<ShardData>>,
     waiting_claims: WaitingClaims,
     /// Bytes of the log that may still be spent on waiting claims, until set again.
-    spare: usize,
-    /// Queues that have both tasks and waiting claims, which were not served because `spare` was used up. In a cluster:
-    /// queues that may have both.
-    unserved: BTreeSet<QueueId>,
+    claim_log_budget: usize,
+    /// Queues that have both tasks and waiting claims, which were not served because `claim_log_budget` was used up.
+    /// In a cluster: queues that may have both.
+    unserved_queues: BTreeSet<QueueId>,
     /// The commands applied since the last group was taken.
     pub group: Group,
     effects: Vec<Effect>,
@@ -70,8 +70,8 @@ impl Shard {
             number,
             data,
             waiting_claims: WaitingClaims::default(),
-            spare: usize::MAX,
-            unserved: BTreeSet::new(),
+            claim_log_budget: usize::MAX,
+            unserved_queues: BTreeSet::new(),
             group: Group::default(),
             effects: Vec::new(),
             replayed: Vec::new(),
@@ -126,13 +126,13 @@ impl Shard {
     /// Sets how many bytes of the log may be spent on waiting claims. The size of a request is known before it is
     /// applied, but not how many claims it wakes: some name a thousand queues, and hundreds of those in one group
     /// would exceed what the log accepts at once. The next [`Shard::sweep`] serves those that did not fit.
-    pub fn set_spare(&mut self, bytes: usize) {
-        self.spare = bytes;
+    pub fn set_claim_log_budget(&mut self, bytes: usize) {
+        self.claim_log_budget = bytes;
     }
 
     /// Whether waiting claims could not be served because too much would have been logged.
-    pub fn has_unserved(&self) -> bool {
-        !self.unserved.is_empty()
+    pub fn has_unserved_queues(&self) -> bool {
+        !self.unserved_queues.is_empty()
     }
 
     /// Applies requests at one moment, serves waiting claims that can be served now, and adds everything that changed
@@ -179,7 +179,7 @@ impl Shard {
             self.group.answer(waiting.reply, Ok(Reply::Claimed(Vec::new())));
         }
         self.count_waiting();
-        if self.has_unserved() {
+        if self.has_unserved_queues() {
             self.batch(at, |shard, data| shard.serve_unserved(data, at))?;
         }
         if self.data.read().state.is_due(at) {
@@ -192,7 +192,7 @@ impl Shard {
     /// Time until [`Shard::sweep`] has something to do, unless the wall clock is set meanwhile.
     pub fn wait(&self, at: Moment) -> Option<Millis> {
         let data = self.data.read();
-        if self.has_unserved() || data.state.is_due(at) {
+        if self.has_unserved_queues() || data.state.is_due(at) {
             return Some(0);
         }
         let deadlines =
@@ -333,7 +333,7 @@ impl Shard {
     /// Serves claims for which there was no room in the log.
     fn serve_unserved(&mut self, data: &mut ShardData, at: Moment) -> Result<(), KvError> {
         let mut effects = std::mem::take(&mut self.effects);
-        for queue in std::mem::take(&mut self.unserved) {
+        for queue in std::mem::take(&mut self.unserved_queues) {
             self.serve_queue(data, at, queue, &mut effects)?;
         }
         self.serve_waiting(data, at, &mut effects)?;
@@ -357,9 +357,9 @@ impl Shard {
             let Some((id, waiting)) = self.waiting_claims.take(&tenant, &name) else {
                 break;
             };
-            if waiting.bytes > self.spare {
+            if waiting.bytes > self.claim_log_budget {
                 self.waiting_claims.put(id, waiting);
-                self.unserved.insert(queue);
+                self.unserved_queues.insert(queue);
                 break;
             }
             let WaitingClaim { claim, reply, deadline, bytes } = waiting;
@@ -368,7 +368,7 @@ impl Shard {
             let command = Command::Claim(claim);
             let applied = self.run(data, moment, &command, effects)?;
             if applied.changed {
-                self.spare = self.spare.saturating_sub(bytes);
+                self.claim_log_budget = self.claim_log_budget.saturating_sub(bytes);
                 self.group.push(&command);
             }
             match (applied.reply, command) {

@@ -145,14 +145,14 @@ impl ShardThread {
         }
         // Reserve more than the requests take: they may bring tasks to waiting claims, and those claims are logged too.
         let asked: usize = requests.iter().map(Request::bytes).sum();
-        let spare = if self.shard.has_unserved() {
+        let claim_log_budget = if self.shard.has_unserved_queues() {
             RESERVE_UNSERVED.min(self.options.command_bytes_max().saturating_sub(asked))
         } else if due {
             RESERVE_WAITING
         } else {
             asked.min(RESERVE_WAITING) + RESERVE_WAITING_MIN
         };
-        let bytes = (asked + spare + RESERVE_SLACK) as u64;
+        let bytes = (asked + claim_log_budget + RESERVE_SLACK) as u64;
         if self.memory_is_full() || !self.pipeline.reserve(bytes) {
             let error = self.refusal();
             for request in requests.drain(..) {
@@ -162,7 +162,7 @@ impl ShardThread {
             return Ok(());
         }
         self.shard.group.reserved += bytes;
-        self.shard.set_spare(spare);
+        self.shard.set_claim_log_budget(claim_log_budget);
         if !requests.is_empty() {
             self.shard.apply(at, requests.drain(..))?;
         }

@@ -8,16 +8,16 @@ use tokio::sync::oneshot;
 /// The last entry that a node's rows include, and who waits for a later one.
 ///
 /// A watch channel would do the same, but wakes those who wait in an order that a simulation cannot repeat.
-pub struct Applied(Mutex<Progress>);
+pub struct AppliedIndex(Mutex<Progress>);
 
 struct Progress {
     index: Option<u64>,
     waiting: BTreeMap<u64, Vec<oneshot::Sender<()>>>,
 }
 
-impl Applied {
-    pub(crate) fn new(index: Option<u64>) -> Applied {
-        Applied(Mutex::new(Progress { index, waiting: BTreeMap::new() }))
+impl AppliedIndex {
+    pub(crate) fn new(index: Option<u64>) -> AppliedIndex {
+        AppliedIndex(Mutex::new(Progress { index, waiting: BTreeMap::new() }))
     }
 
     /// The last entry that the rows include.

@@ -13,10 +13,10 @@ use codeq_engine::shard::Shard;
 use codeq_log::FrameIndex;
 use codeq_store::{FlushJob, Flushed, StoreError};
 
-use crate::core::{Checkpoint, Core, Rows};
 use crate::fault::Fault;
 use crate::log_store::LogStoreError;
 use crate::runtime;
+use crate::storage::{Checkpoint, Rows, Storage};
 
 /// Why a checkpoint failed.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +52,7 @@ impl From<CheckpointError> for EngineError {
     }
 }
 
-impl Core {
+impl Storage {
     /// Checkpoints all shards at the same entry, then frees the log that nobody needs. Waits for the checkpoint that is
     /// being written, if there is one. False if it is not possible yet: after a crash, one shard may include entries
     /// that are not known to be committed. After an error that cannot be retried the node stops.
@@ -63,22 +63,22 @@ impl Core {
 
     /// Begins a checkpoint that is written beside everything else, unless one is being written. After a shortage the
     /// next one begins a little later.
-    pub fn checkpoint_in_background(self: &Arc<Core>) {
+    pub fn checkpoint_in_background(self: &Arc<Storage>) {
         if self.checkpointing.swap(true, Ordering::AcqRel) {
             return;
         }
-        let core = Arc::clone(self);
+        let storage = Arc::clone(self);
         runtime::spawn(async move {
-            if core.checkpoint().await.is_err() {
+            if storage.checkpoint().await.is_err() {
                 runtime::sleep(FULL_DISK_RETRY).await;
             }
-            core.checkpointing.store(false, Ordering::Release);
+            storage.checkpointing.store(false, Ordering::Release);
         });
     }
 
     /// Begins a checkpoint if many rows are only in memory. If they come faster than they can be written, it waits: a
     /// checkpoint that cannot keep up slows the writers down, instead of filling the memory.
-    pub async fn checkpoint_if_due(self: &Arc<Core>) {
+    pub async fn checkpoint_if_due(self: &Arc<Storage>) {
         let unwritten = self.unwritten_bytes();
         if unwritten >= self.options.memtable_bytes.saturating_mul(2) {
             drop(self.store_files.lock().await);
@@ -89,14 +89,14 @@ impl Core {
     }
 
     /// Checkpoints all shards if somebody waits for it.
-    pub fn checkpoint_if_wanted(self: &Arc<Core>) {
+    pub fn checkpoint_if_wanted(self: &Arc<Storage>) {
         let waits = self.rows.lock().replica.take_checkpoint_waits();
         if waits.is_empty() {
             return;
         }
-        let core = Arc::clone(self);
+        let storage = Arc::clone(self);
         runtime::spawn(async move {
-            let outcome = match core.checkpoint().await {
+            let outcome = match storage.checkpoint().await {
                 Ok(true) => Ok(()),
                 Ok(false) => Err(EngineError::NoLeader),
                 Err(error) => Err(error.into()),

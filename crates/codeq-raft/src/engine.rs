@@ -20,7 +20,7 @@ const RUNTIME_THREADS: usize = 2;
 
 /// The driver of an engine that is a member of a cluster.
 #[derive(Clone)]
-struct Member(Arc<Inner>);
+struct ClusterDriver(Arc<Inner>);
 
 struct Inner {
     node: Node,
@@ -59,7 +59,8 @@ pub fn open(setup: Setup) -> Result<Engine, StartError> {
         move |error: &EngineError| node.fail(error)
     };
     let running = Mutex::new(Some(Running { stop, thread }));
-    let member = Member(Arc::new(Inner { node: node.clone(), runtime, running, _lock: lock }));
+    let member =
+        ClusterDriver(Arc::new(Inner { node: node.clone(), runtime, running, _lock: lock }));
     let driver = Box::new(member.clone());
     let engine = node.replica().engine(driver, (disk, options, seed), damaged);
     engine.map_err(|error| {
@@ -108,7 +109,7 @@ fn run(
     });
 }
 
-impl Driver for Member {
+impl Driver for ClusterDriver {
     fn now(&self) -> Moment {
         self.0.node.now()
     }

@@ -12,8 +12,8 @@ use codeq_engine::recover;
 use codeq_engine::shard::Shard;
 use codeq_engine::{Engine, EngineError, OpenError, Options};
 
-use crate::core::StartError;
 use crate::log_store::{LogStore, LogStoreError, NewNode, Start};
+use crate::storage::StartError;
 use crate::types::{Member, NodeId};
 
 /// The bits of a node's number: as many as JSON numbers keep.
@@ -56,9 +56,9 @@ pub fn is_member(disk: &SharedDisk, dir: &Path) -> Result<bool, StartError> {
 
 /// Brings every shard's store to the end of the log. Returns that position.
 fn checkpoint(disk: &SharedDisk, dir: &Path, options: &Options) -> Result<u64, StartError> {
-    let mut node = recover::Node::open(disk, dir, options, 0)?;
-    let last = node.log.last_index();
-    for shard in &mut node.shards {
+    let mut opened = recover::OpenedDir::open(disk, dir, options, 0)?;
+    let last = opened.log.last_index();
+    for shard in &mut opened.shards {
         if let Some(job) = shard.freeze(last) {
             let failed =
                 |error: codeq_store::StoreError| EngineError::Failed(error.to_string().into());
@@ -66,7 +66,7 @@ fn checkpoint(disk: &SharedDisk, dir: &Path, options: &Options) -> Result<u64, S
         }
     }
     let position = |shard: &Shard| shard.data().read().store.position();
-    let behind = node.shards.iter().find(|shard| position(shard) != last.0);
+    let behind = opened.shards.iter().find(|shard| position(shard) != last.0);
     if let Some(shard) = behind {
         let (ShardId(number), at) = (shard.number, position(shard));
         let what = format!("the log ends at frame {last}, but the store of shard {number} at {at}");

@@ -23,9 +23,9 @@ use crate::time::{self, Stamp};
 use crate::transport::{Leader, Request, Response, TimeNote};
 use crate::types::{Digests, Member, NodeId, Origin, Proposal, Types};
 
-/// Maximum number of entries in flight. A few keep the disks busy while answers travel; many would only make the entries
-/// smaller.
-const IN_FLIGHT_MAX: usize = 4;
+/// Maximum number of entries in flight. A second one keeps the disk busy while the first is applied; more would only make
+/// the entries smaller.
+const IN_FLIGHT_MAX: usize = 2;
 /// Bytes in flight, apart from a single larger entry. The log may not have written them yet, so they need room too.
 const IN_FLIGHT_BYTES_MAX: usize = 8 << 20;
 /// Room for one entry: the largest group, and as much again for what surrounds its commands.
@@ -48,15 +48,15 @@ pub(crate) async fn run(node: Arc<Shared>, raft: Raft<Types>) {
         if let Err(fatal) = &metrics.running_state {
             return node.stopped(fatal);
         }
-        if node.core.status.has_failed() {
+        if node.storage.status.has_failed() {
             // It fails only if openraft has stopped already.
             let _ = raft.shutdown().await;
             return node.stopped(&Fatal::Stopped);
         }
         node.note_members(&metrics.membership_config);
-        node.core.rows.lock().replica.take_notices();
-        node.core.checkpoint_if_wanted();
-        let term = term_as_leader(&metrics, node.core.id);
+        node.storage.rows.lock().replica.take_notices();
+        node.storage.checkpoint_if_wanted();
+        let term = term_as_leader(&metrics, node.storage.id);
         if leadership.map(|it| it.term) != term {
             node.step_down();
             node.time.follow();
@@ -69,7 +69,7 @@ pub(crate) async fn run(node: Arc<Shared>, raft: Raft<Types>) {
         {
             *ready = node.learn_time(*term).await;
             node.ready.send_replace(*ready);
-            if *ready && node.core.has(Fault::ConfigureAtStart) {
+            if *ready && node.storage.has(Fault::ConfigureAtStart) {
                 node.configure();
             }
         }
@@ -84,13 +84,13 @@ pub(crate) async fn run(node: Arc<Shared>, raft: Raft<Types>) {
             // A leader that is cut off does not learn that it is deposed.
             _ => node.step_down(),
         }
-        node.core.settled.notify_one();
+        node.storage.settled.notify_one();
         tokio::select! {
             biased;
             changed = watched.changed() => if changed.is_err() {
                 return node.stopped(&Fatal::Stopped);
             },
-            () = node.core.wake.notified() => {}
+            () = node.storage.wake.notified() => {}
             () = runtime::sleep(wait) => {}
         }
     }
@@ -106,21 +106,21 @@ fn term_as_leader(metrics: &RaftMetrics<NodeId, Member>, id: NodeId) -> Option<u
 impl Shared {
     /// Openraft has stopped, because it was asked to or because the disk failed: nothing is answered any more.
     fn stopped(&self, why: &Fatal<NodeId>) {
-        let status = &self.core.status;
+        let status = &self.storage.status;
         if !matches!(why, Fatal::Stopped) && !status.has_failed() {
             status.fail(&EngineError::Failed(why.to_string().into()));
         }
-        self.core.rows.lock().replica.stop(&status.error());
+        self.storage.rows.lock().replica.stop(&status.error());
         // Whoever waits for it to lead looks again.
         self.ready.send_replace(false);
     }
 
     /// A3: this node does not lead, or cannot know whether it does.
     fn step_down(&self) {
-        let mut rows = self.core.rows.lock();
+        let mut rows = self.storage.rows.lock();
         let replica = &mut rows.replica;
         while let Some(number) =
-            replica.first_in_flight().filter(|_| self.core.has(Fault::RefuseLost))
+            replica.first_in_flight().filter(|_| self.storage.has(Fault::RefuseLost))
         {
             replica.not_taken(number);
         }
@@ -131,24 +131,24 @@ impl Shared {
 
     /// A1: whether the first entry of this node's term is applied, and so is everything before it.
     fn has_applied_own(&self, term: u64) -> bool {
-        let applied = self.core.rows.lock().applied;
+        let applied = self.storage.rows.lock().applied;
         let own = |leader: &openraft::CommittedLeaderId<NodeId>| {
-            (leader.term, leader.node_id) == (term, self.core.id)
+            (leader.term, leader.node_id) == (term, self.storage.id)
         };
-        applied.is_some_and(|id| own(&id.leader_id)) || self.core.has(Fault::ProposeBeforeReady)
+        applied.is_some_and(|id| own(&id.leader_id)) || self.storage.has(Fault::ProposeBeforeReady)
     }
 
     /// Asks the voters for the time. False if no majority answers.
     async fn learn_time(&self, term: u64) -> bool {
-        let last = self.core.rows.lock().last_stamp();
-        let own = Leader { term, node: self.core.id };
+        let last = self.storage.rows.lock().last_stamp();
+        let own = Leader { term, node: self.storage.id };
         let mut notes: Vec<TimeNote> = self.time.noted().into_iter().collect();
         let mut walls = vec![self.time.wall()];
-        if self.core.has(Fault::TrustWallClock) {
+        if self.storage.has(Fault::TrustWallClock) {
             self.time.lead(own, walls.first().copied().unwrap_or(0).max(last.moment));
             return true;
         }
-        let mut answered = vec![self.core.id];
+        let mut answered = vec![self.storage.id];
         let others = self.gates.others();
         let voters = others.len() + 1;
         let (answers, mut received) = mpsc::unbounded_channel();
@@ -173,7 +173,7 @@ impl Shared {
         if !self.gates.is_quorum(&answered) {
             return false;
         }
-        let engine = match self.core.fault {
+        let engine = match self.storage.fault {
             Some(Fault::HighestEstimate) => notes.iter().map(time::by_now).max().unwrap_or(0),
             Some(Fault::StaleNote) => {
                 notes.iter_mut().for_each(|note| note.leader = Leader::default());
@@ -187,9 +187,9 @@ impl Shared {
 
     /// A planted bug: proposes this node's settings. Only `init` and an operator may do that, not a new leader.
     fn configure(&self) {
-        for shard in ShardId::all(self.core.manifest.shards) {
-            let command = Command::Configure(self.core.options.settings.clone());
-            self.core.status.push(shard, EngineRequest::detached(command));
+        for shard in ShardId::all(self.storage.manifest.shards) {
+            let command = Command::Configure(self.storage.options.settings.clone());
+            self.storage.status.push(shard, EngineRequest::detached(command));
         }
     }
 
@@ -198,7 +198,7 @@ impl Shared {
         loop {
             let Some(at) = self.time.moment() else { return Duration::MAX };
             let in_flight = {
-                let replica = &self.core.rows.lock().replica;
+                let replica = &self.storage.rows.lock().replica;
                 let bytes = replica.bytes_in_flight();
                 if replica.in_flight() >= IN_FLIGHT_MAX || bytes >= IN_FLIGHT_BYTES_MAX {
                     // The loop is woken when one of them is applied.
@@ -206,17 +206,17 @@ impl Shared {
                 }
                 bytes as u64
             };
-            if let Err(error) = self.core.make_room(in_flight + ENTRY_ROOM).await
-                && !self.core.has(Fault::IgnoreFullDisk)
+            if let Err(error) = self.storage.make_room(in_flight + ENTRY_ROOM).await
+                && !self.storage.has(Fault::IgnoreFullDisk)
             {
                 // Before anybody is answered.
                 self.set_refusing(Some(error.clone()));
-                self.core.rows.lock().replica.refuse(&error);
+                self.storage.rows.lock().replica.refuse(&error);
                 return Duration::MAX;
             }
             self.set_refusing(None);
             let (gathered, unconfirmed, digests, wait) = {
-                let replica = &mut self.core.rows.lock().replica;
+                let replica = &mut self.storage.rows.lock().replica;
                 let gathered = replica.gather(at, runtime::random());
                 let digests =
                     Digests { index: replica.applied(), by_shard: replica.current_digests() };
@@ -231,21 +231,21 @@ impl Shared {
             let number = gathered.number;
             let bytes: usize = gathered.records.iter().map(|(_, record)| record.len()).sum();
             let needed = in_flight + bytes as u64 + ENTRY_ROOM;
-            if let Err(error) = self.core.make_room(needed).await
-                && !self.core.has(Fault::IgnoreFullDisk)
+            if let Err(error) = self.storage.make_room(needed).await
+                && !self.storage.has(Fault::IgnoreFullDisk)
             {
                 self.set_refusing(Some(error.clone()));
-                self.core.rows.lock().replica.refuse_proposal(number, &error);
+                self.storage.rows.lock().replica.refuse_proposal(number, &error);
                 return Duration::MAX;
             }
-            let (node, incarnation) = (self.core.id, self.core.incarnation);
+            let (node, incarnation) = (self.storage.id, self.storage.incarnation);
             let proposal = Proposal {
                 origin: Origin { term, node, incarnation, number },
                 records: gathered.records,
                 digests: Some(digests),
             };
             let Ok(written) = raft.client_write_ff(proposal).await else {
-                self.core.rows.lock().replica.lost(number);
+                self.storage.rows.lock().replica.lost(number);
                 return Duration::MAX;
             };
             let (node, raft) = (Arc::clone(self), raft.clone());
@@ -254,11 +254,11 @@ impl Shared {
                 // committed. Once it has stopped, `run` answers with the reason.
                 let written = matches!(written.await, Ok(Ok(_)));
                 if !written && raft.metrics().borrow().running_state.is_ok() {
-                    match node.core.has(Fault::RefuseLost) {
-                        true => node.core.rows.lock().replica.not_taken(number),
-                        false => node.core.rows.lock().replica.lost(number),
+                    match node.storage.has(Fault::RefuseLost) {
+                        true => node.storage.rows.lock().replica.not_taken(number),
+                        false => node.storage.rows.lock().replica.lost(number),
                     }
-                    node.core.wake.notify_one();
+                    node.storage.wake.notify_one();
                 }
             });
         }
@@ -266,7 +266,7 @@ impl Shared {
 
     /// Notes whether writes are refused.
     fn set_refusing(&self, why: Option<EngineError>) {
-        let status = &self.core.status;
+        let status = &self.storage.status;
         if status.refusing() != why {
             status.set_refusing(ShardId(0), why);
         }
@@ -274,7 +274,7 @@ impl Shared {
 
     /// A4: sends answers that were not logged, once it is certain that this node still led when they were found.
     fn confirm(self: &Arc<Shared>, raft: &Raft<Types>, answers: Vec<(ReplyTo, Answer)>) {
-        let (raft, unchecked) = (raft.clone(), self.core.has(Fault::AnswerWithoutReadIndex));
+        let (raft, unchecked) = (raft.clone(), self.storage.has(Fault::AnswerWithoutReadIndex));
         let node = Arc::clone(self);
         node.confirming.fetch_add(1, Ordering::AcqRel);
         runtime::spawn(async move {
@@ -285,7 +285,7 @@ impl Shared {
                 let _ = reply.send(answer);
             }
             node.confirming.fetch_sub(1, Ordering::AcqRel);
-            node.core.settled.notify_one();
+            node.storage.settled.notify_one();
         });
     }
 }

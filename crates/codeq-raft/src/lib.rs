@@ -22,7 +22,6 @@ pub mod transport;
 pub mod types;
 
 mod checkpoint;
-mod core;
 mod gates;
 mod journal;
 mod leader;
@@ -31,4 +30,5 @@ mod network;
 mod read;
 mod room;
 mod shared;
+mod storage;
 mod time;

@@ -6,27 +6,27 @@ use codeq_engine::OpenError;
 use openraft::storage::{RaftSnapshotBuilder, RaftStateMachine};
 use openraft::{AnyError, EntryPayload, Snapshot, SnapshotMeta, StorageIOError};
 
-use crate::core::{self, Core};
 use crate::fault::Fault;
 use crate::runtime;
 use crate::snapshot::{Rows, SnapshotRows};
+use crate::storage::{self, Storage};
 use crate::types::{Entry, LogId, Member, NodeId, Proposal, StorageError, StoredMembership, Types};
 
 /// The state machine of a node.
 #[derive(Clone)]
-pub(crate) struct Machine(pub Arc<Core>);
+pub(crate) struct Machine(pub Arc<Storage>);
 
 impl Machine {
     fn apply_entry(&self, entry: Entry) -> Result<(), AnyError> {
-        let (id, core) = (entry.log_id, &self.0);
-        let mut rows = core.rows.lock();
+        let (id, storage) = (entry.log_id, &self.0);
+        let mut rows = storage.rows.lock();
         match entry.payload {
             EntryPayload::Blank => rows.replica.skip(id.index),
             EntryPayload::Membership(membership) => {
                 let stored = StoredMembership::new(Some(id), membership);
                 // Durable before any checkpoint includes this entry: a start with the old members could elect alone.
-                if !core.has(Fault::ForgetMembership) && !core.has(Fault::LateMembership) {
-                    core.log.save_membership(&stored).map_err(|error| AnyError::new(&error))?;
+                if !storage.has(Fault::ForgetMembership) && !storage.has(Fault::LateMembership) {
+                    storage.log.save_membership(&stored).map_err(|error| AnyError::new(&error))?;
                 }
                 rows.membership = stored;
                 rows.replica.skip(id.index);
@@ -47,32 +47,32 @@ impl Machine {
 
     fn apply_proposal(
         &self,
-        rows: &mut crate::core::Rows,
+        rows: &mut crate::storage::Rows,
         id: LogId,
         proposal: &Proposal,
     ) -> Result<(), OpenError> {
-        let (core, origin) = (&self.0, proposal.origin);
-        let own = (origin.node, origin.incarnation) == (core.id, core.incarnation);
+        let (storage, origin) = (&self.0, proposal.origin);
+        let own = (origin.node, origin.incarnation) == (storage.id, storage.incarnation);
         // A2. Openraft may write what was proposed in one term in a later one, when other entries have come in between.
         let (term, node) = (id.leader_id.term, id.leader_id.node_id);
-        if (term, node) != (origin.term, origin.node) && !core.has(Fault::NoFence) {
+        if (term, node) != (origin.term, origin.node) && !storage.has(Fault::NoFence) {
             if own {
                 rows.replica.not_taken(origin.number);
             }
             rows.replica.skip(id.index);
             return Ok(());
         }
-        rows.stamped_by = core::writer(Some(id));
+        rows.stamped_by = storage::writer(Some(id));
         let mut number = own.then_some(origin.number);
-        if core.has(Fault::AnswerByPosition) {
+        if storage.has(Fault::AnswerByPosition) {
             number = rows.replica.first_in_flight();
         }
         let mut records = proposal.records.as_slice();
-        if core.has(Fault::SkipCommand) && !own && id.index.is_multiple_of(61) {
+        if storage.has(Fault::SkipCommand) && !own && id.index.is_multiple_of(61) {
             records = records.get(1..).unwrap_or_default();
         }
-        let observer = core.options.observer.0.as_ref();
-        let times = match core.fault {
+        let observer = storage.options.observer.0.as_ref();
+        let times = match storage.fault {
             Some(Fault::RepeatMoves) if id.index.is_multiple_of(61) => 2,
             Some(Fault::SkipMoves) if id.index.is_multiple_of(61) => 0,
             _ => 1,
@@ -142,8 +142,8 @@ impl RaftStateMachine<Types> for Machine {
     }
 }
 
-fn snapshot(rows: &mut crate::core::Rows) -> Snapshot<Types> {
-    let meta = Core::snapshot_meta(rows);
+fn snapshot(rows: &mut crate::storage::Rows) -> Snapshot<Types> {
+    let meta = Storage::snapshot_meta(rows);
     let exports = rows.replica.each().map(|shard| shard.data().read().store.export()).collect();
     let rows = SnapshotRows { rows: Rows::Outgoing(exports), _installing: None };
     Snapshot { meta, snapshot: Box::new(rows) }

@@ -42,7 +42,7 @@ impl Peer {
     /// openraft would then wait in an unbiased `select!` and a simulation would not repeat; see [`runtime`].
     async fn send(&self, request: Request, option: &RPCOption) -> Result<Response, NetworkError> {
         let limit = option.hard_ttl();
-        let silent = !self.node.gates.may_lead() && !self.node.core.has(Fault::NeverMute);
+        let silent = !self.node.gates.may_lead() && !self.node.storage.has(Fault::NeverMute);
         if silent && !matches!(request, Request::Vote(_)) {
             runtime::sleep(pause(limit, self.node.timing.lease())).await;
             return Err(network("a leader without a majority is mute"));

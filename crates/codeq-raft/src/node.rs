@@ -17,11 +17,10 @@ use openraft::{EntryPayload, LeaderId, Raft, Snapshot};
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use tokio::sync::watch;
 
-pub use crate::core::StartError;
 pub use crate::shared::Timing;
+pub use crate::storage::StartError;
 
-use crate::applied::Applied;
-use crate::core::Core;
+use crate::applied::AppliedIndex;
 use crate::fault::Fault;
 use crate::gates::Gates;
 use crate::leader;
@@ -31,6 +30,7 @@ use crate::network::Network;
 use crate::runtime;
 use crate::shared::{Reads, Shared};
 use crate::snapshot::{Rows, SnapshotRows};
+use crate::storage::Storage;
 use crate::time::Time;
 use crate::transport::{Leader, Request, Response, Transport};
 use crate::types::{Entry, LogId, Types};
@@ -88,8 +88,8 @@ impl Node {
     /// Starts a node from its directory.
     pub async fn start(setup: Setup) -> Result<Node, StartError> {
         let Setup { disk, dir, options, clock, transport, incarnation, timing, fault } = setup;
-        let core = Core::open(incarnation, (disk, &dir), options, fault)?;
-        let id = core.id;
+        let storage = Storage::open(incarnation, (disk, &dir), options, fault)?;
+        let id = storage.id;
         let shared = Arc::new(Shared {
             gates: Gates::new(id, timing.lease()),
             time: Time::new(clock),
@@ -99,13 +99,13 @@ impl Node {
             receiving: Mutex::default(),
             confirming: AtomicUsize::new(0),
             ready: watch::Sender::new(false),
-            core,
+            storage,
         });
-        shared.note_members(&shared.core.rows.lock().membership);
+        shared.note_members(&shared.storage.rows.lock().membership);
         let config = timing.config().validate();
         let config = config.map_err(|error| StartError::Raft(error.to_string()))?;
         let network = Network(Arc::clone(&shared));
-        let (log, machine) = (shared.core.log.clone(), Machine(Arc::clone(&shared.core)));
+        let (log, machine) = (shared.storage.log.clone(), Machine(Arc::clone(&shared.storage)));
         let raft = Raft::new(id, Arc::new(config), network, log, machine).await;
         let raft = raft.map_err(|error| StartError::Raft(error.to_string()))?;
         runtime::spawn(leader::run(Arc::clone(&shared), raft.clone()));
@@ -120,17 +120,17 @@ impl Node {
 
     /// The rows of this node.
     pub fn replica(&self) -> MappedMutexGuard<'_, Replica> {
-        MutexGuard::map(self.shared.core.rows.lock(), |rows| &mut rows.replica)
+        MutexGuard::map(self.shared.storage.rows.lock(), |rows| &mut rows.replica)
     }
 
     /// The last entry applied.
     pub fn applied(&self) -> Option<LogId> {
-        self.shared.core.rows.lock().applied
+        self.shared.storage.rows.lock().applied
     }
 
     /// The last entry that the rows include. While an entry is being applied and answered, that is the one before it.
-    pub fn progress(&self) -> Arc<Applied> {
-        Arc::clone(&self.shared.core.applied)
+    pub fn progress(&self) -> Arc<AppliedIndex> {
+        Arc::clone(&self.shared.storage.applied)
     }
 
     /// Whether rows of another node are being installed. Openraft counts them already.
@@ -140,7 +140,7 @@ impl Node {
 
     /// The log of this node.
     pub fn log(&self) -> &LogStore {
-        &self.shared.core.log
+        &self.shared.storage.log
     }
 
     /// The moment with which this node stamps entries; `None` if it is not a leader that is ready.
@@ -150,7 +150,7 @@ impl Node {
 
     /// Passes a request to a shard. If this node does not lead, the answer says so.
     pub fn submit(&self, shard: ShardId, request: EngineRequest) {
-        self.shared.core.status.push(shard, request);
+        self.shared.storage.status.push(shard, request);
     }
 
     /// Whether this node leads, has applied what its log held, and knows the time.
@@ -172,8 +172,8 @@ impl Node {
                 let bytes: usize = rpc.entries.iter().map(bytes_of).sum();
                 // Openraft stops for good when its log cannot be written: a full disk is noticed before.
                 if bytes > 0
-                    && let Err(error) = shared.core.make_room(bytes as u64).await
-                    && !shared.core.has(Fault::IgnoreFullDisk)
+                    && let Err(error) = shared.storage.make_room(bytes as u64).await
+                    && !shared.storage.has(Fault::IgnoreFullDisk)
                 {
                     return Response::Failed(error.to_string());
                 }
@@ -235,7 +235,7 @@ impl Node {
     /// Waits until this node leads. Nobody else can, so it need not wait for a lease to end first.
     pub(crate) async fn lead_alone(&self) -> Result<(), StartError> {
         let mut ready = self.shared.ready.subscribe();
-        let status = &self.shared.core.status;
+        let status = &self.shared.storage.status;
         // It fails only if openraft has stopped, which the loop below finds out.
         let _ = self.raft.trigger().elect().await;
         loop {
@@ -253,37 +253,37 @@ impl Node {
     /// The current moment: exact if this node leads, otherwise estimated from the leader's last message.
     pub fn now(&self) -> Moment {
         let shared = &self.shared;
-        let last = || shared.core.rows.lock().replica.now();
+        let last = || shared.storage.rows.lock().replica.now();
         shared.time.moment().unwrap_or_else(|| shared.time.estimated(last()))
     }
 
     /// Stops the node because it must not go on. Nothing is acknowledged any more.
     pub(crate) fn fail(&self, error: &EngineError) {
-        self.shared.core.status.fail(error);
-        self.shared.core.wake.notify_one();
+        self.shared.storage.status.fail(error);
+        self.shared.storage.wake.notify_one();
     }
 
     /// Finishes what was proposed, answers what waits, makes a checkpoint and stops the node.
     pub async fn close(&self) {
-        let core = &self.shared.core;
-        core.rows.lock().replica.drain();
-        core.wake.notify_one();
+        let storage = &self.shared.storage;
+        storage.rows.lock().replica.drain();
+        storage.wake.notify_one();
         let finished = async {
-            while !core.rows.lock().replica.is_idle()
+            while !storage.rows.lock().replica.is_idle()
                 || self.shared.confirming.load(Ordering::Acquire) > 0
             {
-                core.settled.notified().await;
+                storage.settled.notified().await;
             }
         };
         let _ = runtime::timeout(CLOSE_WITHIN, finished).await;
         // The log has everything: if this fails, the next start only takes longer.
-        let _ = core.checkpoint().await;
+        let _ = storage.checkpoint().await;
         self.shutdown().await;
-        core.rows.lock().replica.stop(&EngineError::Closed);
+        storage.rows.lock().replica.stop(&EngineError::Closed);
         // What waits for a majority fails now that openraft has stopped. It must be answered before the runtime ends.
         let answered = async {
             while self.shared.confirming.load(Ordering::Acquire) > 0 {
-                core.settled.notified().await;
+                storage.settled.notified().await;
             }
         };
         let _ = runtime::timeout(CLOSE_WITHIN, answered).await;
@@ -324,13 +324,13 @@ async fn ping(node: Arc<Shared>, raft: Raft<Types>) {
                 }
             });
         }
-        let log = &node.core.log;
+        let log = &node.storage.log;
         if log.index_keeping(LOG_KEEP_BYTES + LOG_EXCESS_BYTES).is_some()
             && let Some(index) = log.index_keeping(LOG_KEEP_BYTES)
         {
             node.compact(&raft, index).await;
         }
-        let may = node.gates.may_campaign() || node.core.has(Fault::AlwaysCampaign);
+        let may = node.gates.may_campaign() || node.storage.has(Fault::AlwaysCampaign);
         raft.runtime_config().elect(may);
         if raft.metrics().borrow().running_state.is_err() {
             return;

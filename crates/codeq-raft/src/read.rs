@@ -26,7 +26,7 @@ impl Node {
         let reading = async {
             loop {
                 if let Some(index) = self.confirmed_index().await {
-                    self.shared.core.applied.reached(index).await;
+                    self.shared.storage.applied.reached(index).await;
                     return Ok(index);
                 }
                 if self.raft.metrics().borrow().running_state.is_err() {
@@ -86,7 +86,7 @@ impl Shared {
     async fn ask_leader(&self, node: &Node) -> Option<u64> {
         let leader = node.raft.metrics().borrow().current_leader?;
         let limit = self.timing.lease();
-        if leader != self.core.id {
+        if leader != self.storage.id {
             let sent = self.transport.send(leader, Request::ReadIndex, limit).await;
             return match sent {
                 Ok(Response::ReadIndex(index)) => Some(index),

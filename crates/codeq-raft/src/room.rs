@@ -6,14 +6,14 @@ use codeq_engine::EngineError;
 use codeq_engine::options::FULL_DISK_RETRY;
 use codeq_log::LogError;
 
-use crate::core::{Core, Refusal};
 use crate::runtime;
+use crate::storage::{Refusal, Storage};
 
-impl Core {
+impl Storage {
     /// Makes sure that entries of this many bytes fit into the log, and prepares a segment if need be. The log prepares
     /// segments in advance, and further ones while it writes, so more than a frame is not asked for. A disk that
     /// fails, and is not just full, stops the node.
-    pub async fn make_room(self: &Arc<Core>, bytes: u64) -> Result<(), EngineError> {
+    pub async fn make_room(self: &Arc<Storage>, bytes: u64) -> Result<(), EngineError> {
         if self.memory_is_full() {
             self.checkpoint_in_background();
             return Err(EngineError::DiskFull);
@@ -31,16 +31,16 @@ impl Core {
     }
 
     /// Prepares a segment beside everything else, if one is due.
-    fn prepare_ahead(self: &Arc<Core>) {
+    fn prepare_ahead(self: &Arc<Storage>) {
         if !self.log.has_job() {
             return;
         }
         let Ok(one) = Arc::clone(&self.preparing).try_lock_owned() else { return };
-        let core = Arc::clone(self);
+        let storage = Arc::clone(self);
         runtime::spawn(async move {
             let _one = one;
             // Whoever needs the segment learns what was wrong.
-            let _ = core.prepare().await;
+            let _ = storage.prepare().await;
         });
     }
 

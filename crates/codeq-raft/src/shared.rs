@@ -1,4 +1,4 @@
-//! What the tasks of a node share besides its rows and its log (`core`): gates, clock, timeouts and transport.
+//! What the tasks of a node share besides its rows and its log (`storage`): gates, clock, timeouts and transport.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
@@ -10,9 +10,9 @@ use openraft::{Config, Raft, SnapshotMeta, SnapshotPolicy};
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
-use crate::core::Core;
 use crate::gates::Gates;
 use crate::snapshot::Receiving;
+use crate::storage::Storage;
 use crate::time::Time;
 use crate::transport::{Response, Transport};
 use crate::types::{Member, NodeId, StoredMembership, Types, Vote};
@@ -65,7 +65,7 @@ impl Timing {
 
 /// What the tasks of a node share.
 pub(crate) struct Shared {
-    pub core: Arc<Core>,
+    pub storage: Arc<Storage>,
     pub gates: Gates,
     pub time: Time,
     pub transport: Arc<dyn Transport>,
@@ -110,7 +110,7 @@ impl Shared {
 
     /// Checkpoints the rows and frees the log up to `index`, except for what follows the previous checkpoint.
     pub async fn compact(&self, raft: &Raft<Types>, index: u64) {
-        let upto = self.core.rows.lock().previous.min(index);
+        let upto = self.storage.rows.lock().previous.min(index);
         // Both fail only if openraft has stopped.
         if raft.trigger().snapshot().await.is_ok() && upto > 0 {
             let _ = raft.trigger().purge_log(upto).await;
@@ -128,8 +128,9 @@ impl Shared {
         }
         // A leader that begins again has given up its previous transfer.
         transfers.current = None;
-        let core = &self.core;
-        let begun = install::begin(&core.disk, &core.dir, core.manifest, &core.options.store);
+        let storage = &self.storage;
+        let begun =
+            install::begin(&storage.disk, &storage.dir, storage.manifest, &storage.options.store);
         let imports = begun.map_err(|error| error.to_string())?;
         transfers.next += 1;
         let number = transfers.next;

@@ -13,7 +13,7 @@ use codeq_core::moment::Moment;
 use codeq_engine::clock::{Clock, EngineClock};
 use codeq_engine::clock_file::ClockFile;
 use codeq_engine::group::Group;
-use codeq_engine::recover::Node;
+use codeq_engine::recover::OpenedDir;
 use codeq_engine::request::Request;
 use codeq_engine::{Durability, EngineError, OpenError, Options};
 use codeq_log::FrameIndex;
@@ -103,7 +103,7 @@ pub fn stop(error: impl std::fmt::Display) -> Stopped {
 /// A server with its directory open.
 pub struct Server {
     /// The engine's parts.
-    pub node: Node,
+    pub node: OpenedDir,
     options: Options,
     clock: EngineClock,
     clock_file: ClockFile,
@@ -133,7 +133,7 @@ impl Server {
         saboteur: &Saboteur,
     ) -> Result<Server, OpenError> {
         let (disk, dir) = (disk.shared(), Path::new(DIR));
-        let node = Node::open(&disk, dir, options, 0x51_6d)?;
+        let node = OpenedDir::open(&disk, dir, options, 0x51_6d)?;
         let count = node.shards.len();
         let last = node.shards.iter().map(|shard| shard.data().read().state.now()).max();
         let clock_file = ClockFile::new(&disk, dir, &node.manifest);

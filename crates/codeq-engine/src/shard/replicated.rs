@@ -50,7 +50,7 @@ impl Shard {
                     // A queue that still has tasks sends no second `Effect::Ready`, so note it here.
                     let queues = tasks.iter().map(|task| (&task.tenant, &task.command));
                     let ids = queues.filter_map(|(tenant, name)| data.state.queue_id(tenant, name));
-                    self.unserved.extend(ids);
+                    self.unserved_queues.extend(ids);
                 }
                 self.group.answer(reply, Ok(answer));
             }
@@ -80,7 +80,7 @@ impl Shard {
             Effect::Ready { queue } => Some(*queue),
             _ => None,
         });
-        self.unserved.extend(ready);
+        self.unserved_queues.extend(ready);
     }
 
     /// Takes waiting claims that can probably be served now, to be proposed: as many as there are tasks, but at most
@@ -95,7 +95,7 @@ impl Shard {
         let (mut servable, mut bytes) = (Vec::new(), 0);
         let data = Arc::clone(&self.data);
         let data = data.read();
-        while let Some(queue) = self.unserved.pop_first() {
+        while let Some(queue) = self.unserved_queues.pop_first() {
             let Some(row) = data.state.queue_row(queue) else { continue };
             let (tenant, name) = (Arc::clone(&row.tenant), Arc::clone(&row.name));
             for _ in 0..data.state.claimable(queue) {
@@ -104,7 +104,7 @@ impl Shard {
                 let full = servable.len() >= max || bytes > max_bytes;
                 if full && !(servable.is_empty() && one_larger) {
                     self.waiting_claims.put(id, waiting);
-                    self.unserved.insert(queue);
+                    self.unserved_queues.insert(queue);
                     self.count_waiting();
                     return servable;
                 }
@@ -159,7 +159,7 @@ impl Shard {
 
     /// Answers all waiting claims with an error, because this node no longer leads.
     pub fn refuse_waiting(&mut self, error: &EngineError) {
-        self.unserved.clear();
+        self.unserved_queues.clear();
         for waiting in self.waiting_claims.take_all() {
             // A client that is gone does not need to know.
             let _ = waiting.reply.send(Err(error.clone()));
@@ -172,7 +172,7 @@ impl Shard {
         let batch = self.data.read().batch;
         std::mem::swap(&mut *self.data.write(), &mut *other.data.write());
         self.data.write().batch = batch;
-        self.unserved.clear();
+        self.unserved_queues.clear();
         self.group.clear();
         self.keep_digest();
     }

@@ -8,7 +8,7 @@ use codeq_core::digest::{WriteDigest, digest};
 use codeq_core::id::ShardId;
 use codeq_core::moment::Moment;
 use codeq_disk::{RealDisk, SharedDisk};
-use codeq_engine::recover::Node;
+use codeq_engine::recover::OpenedDir;
 use codeq_engine::replica::Replica;
 use codeq_engine::request::{ReplyTo, Request};
 use codeq_engine::shard::Shard;
@@ -17,10 +17,10 @@ use codeq_log::FrameIndex;
 
 use crate::harness::small;
 
-fn open(dir: &std::path::Path) -> Node {
+fn open(dir: &std::path::Path) -> OpenedDir {
     let disk: SharedDisk = Arc::new(RealDisk);
     let options = Options { segment_bytes: 64 << 10, ..Options::default() };
-    Node::open(&disk, dir, &options, 7).unwrap()
+    OpenedDir::open(&disk, dir, &options, 7).unwrap()
 }
 
 fn enqueue(seed: u64) -> Command {

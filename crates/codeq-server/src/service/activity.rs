@@ -31,19 +31,19 @@ pub const RESOLUTION: Duration = Duration::from_secs(1);
 pub const ACTIVE: Millis = 60_000;
 /// A worker without a stream is listed for this long after its last claim.
 const LISTED: Millis = 3_600_000;
-const SHARDS: usize = 16;
+const STRIPES: usize = 16;
 
 /// The name under which claims of all queues are recorded. No queue has it.
 const ANY: &str = "";
 
 /// Recent claims of all tenants.
 pub struct Activity {
-    shards: [Mutex<Shard>; SHARDS],
+    stripes: [Mutex<Stripe>; STRIPES],
     since: Millis,
 }
 
 #[derive(Default)]
-struct Shard {
+struct Stripe {
     workers: PerTenant<Worker>,
     /// When each queue was last asked for.
     queues: PerTenant<Millis>,
@@ -168,7 +168,7 @@ impl Worker {
 impl Activity {
     /// No claims since `now`, by engine time.
     pub fn new(now: Millis) -> Activity {
-        Activity { shards: Default::default(), since: now }
+        Activity { stripes: Default::default(), since: now }
     }
 
     /// When recording began, by engine time.
@@ -199,8 +199,8 @@ impl Activity {
         slots: u32,
         now: Millis,
     ) -> bool {
-        let mut shard = self.shard(tenant, id).lock();
-        let Some(worker) = shard.worker(tenant, id) else {
+        let mut stripe = self.stripe(tenant, id).lock();
+        let Some(worker) = stripe.worker(tenant, id) else {
             return true;
         };
         let recent = |at| now.saturating_sub(at) < RESOLUTION.as_millis() as Millis;
@@ -219,25 +219,25 @@ impl Activity {
     }
 
     fn record_queue(&self, tenant: &Arc<str>, queue: &str, now: Millis) {
-        let mut shard = self.shard(tenant, queue).lock();
-        let (mine, all) = (QUEUES_PER_TENANT_MAX / SHARDS, QUEUES_MAX / SHARDS);
-        if let Some(at) = shard.queues.entry(tenant, queue, mine, all, |at| Some(*at)) {
+        let mut stripe = self.stripe(tenant, queue).lock();
+        let (mine, all) = (QUEUES_PER_TENANT_MAX / STRIPES, QUEUES_MAX / STRIPES);
+        if let Some(at) = stripe.queues.entry(tenant, queue, mine, all, |at| Some(*at)) {
             *at = now;
         }
     }
 
     /// Records a failure that a worker reported, or the refusal of its claim.
     pub fn failed(&self, tenant: &Arc<str>, id: &str, error: &str, now: Millis) {
-        let mut shard = self.shard(tenant, id).lock();
-        if let Some(worker) = shard.worker(tenant, id) {
+        let mut stripe = self.stripe(tenant, id).lock();
+        if let Some(worker) = stripe.worker(tenant, id) {
             worker.last_error = Some((now, cut(error, ERROR_BYTES_MAX).into()));
         }
     }
 
     /// Counts a stream of a worker until the result is dropped.
     pub fn stream(&self, tenant: &Arc<str>, id: &str) -> StreamSeen {
-        let mut shard = self.shard(tenant, id).lock();
-        let streams = shard.worker(tenant, id).map(|worker| Arc::clone(&worker.streams));
+        let mut stripe = self.stripe(tenant, id).lock();
+        let streams = stripe.worker(tenant, id).map(|worker| Arc::clone(&worker.streams));
         // Without room for another worker, the stream is counted nowhere.
         let streams = streams.unwrap_or_default();
         streams.open.fetch_add(1, Ordering::Relaxed);
@@ -246,16 +246,16 @@ impl Activity {
 
     /// When a worker last asked for a queue, by engine time; `None` if that is not known.
     pub fn last_claim(&self, tenant: &str, queue: &str) -> Option<Millis> {
-        let at = |name: &str| self.shard(tenant, name).lock().queues.get(tenant, name).copied();
+        let at = |name: &str| self.stripe(tenant, name).lock().queues.get(tenant, name).copied();
         at(queue).into_iter().chain(at(ANY)).max()
     }
 
     /// The tenant's workers with a stream, or a claim or an error within the last hour; the latest claim first.
     pub fn workers(&self, tenant: &str, now: Millis) -> Vec<WorkerSeen> {
         let mut all = Vec::new();
-        for shard in &self.shards {
-            let shard = shard.lock();
-            for (id, worker) in shard.workers.tenants.get(tenant).into_iter().flatten() {
+        for stripe in &self.stripes {
+            let stripe = stripe.lock();
+            for (id, worker) in stripe.workers.tenants.get(tenant).into_iter().flatten() {
                 if worker.age().is_some_and(|at| now.saturating_sub(at) > LISTED) {
                     continue;
                 }
@@ -280,17 +280,17 @@ impl Activity {
             let claimed = worker.last_claim.is_some_and(|at| now.saturating_sub(at) <= ACTIVE);
             claimed || worker.streams.open.load(Ordering::Relaxed) > 0
         };
-        let count = |shard: &Mutex<Shard>| {
-            let shard = shard.lock();
-            shard.workers.tenants.values().flat_map(HashMap::values).filter(active).count()
+        let count = |stripe: &Mutex<Stripe>| {
+            let stripe = stripe.lock();
+            stripe.workers.tenants.values().flat_map(HashMap::values).filter(active).count()
         };
-        self.shards.iter().map(count).sum::<usize>() as u64
+        self.stripes.iter().map(count).sum::<usize>() as u64
     }
 
-    #[allow(clippy::indexing_slicing, reason = "the index is below the number of shards")]
-    fn shard(&self, tenant: &str, name: &str) -> &Mutex<Shard> {
+    #[allow(clippy::indexing_slicing, reason = "the index is below the number of stripes")]
+    fn stripe(&self, tenant: &str, name: &str) -> &Mutex<Stripe> {
         let hash = fnv1a64(tenant.as_bytes()) ^ fnv1a64(name.as_bytes()).rotate_left(32);
-        &self.shards[(hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % SHARDS]
+        &self.stripes[(hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % STRIPES]
     }
 }
 
@@ -322,9 +322,9 @@ impl WorkerSeen {
     }
 }
 
-impl Shard {
+impl Stripe {
     fn worker(&mut self, tenant: &Arc<str>, id: &str) -> Option<&mut Worker> {
-        let (mine, all) = (WORKERS_PER_TENANT_MAX / SHARDS, WORKERS_MAX / SHARDS);
+        let (mine, all) = (WORKERS_PER_TENANT_MAX / STRIPES, WORKERS_MAX / STRIPES);
         self.workers.entry(tenant, id, mine, all, Worker::age)
     }
 }

@@ -12,7 +12,7 @@ use codeq_core::reply::Reply;
 use codeq_engine::boundary::Mailbox;
 use codeq_engine::request::{FirstReply, Inboxes, ReplyTo, Request};
 use codeq_engine::{Answer, EngineError};
-use codeq_raft::applied::Applied;
+use codeq_raft::applied::AppliedIndex;
 use codeq_raft::node::Node;
 use parking_lot::Mutex;
 
@@ -62,7 +62,7 @@ struct Answered {
 
 /// Receives the answers of a process.
 struct Answers {
-    applied: Arc<Applied>,
+    applied: Arc<AppliedIndex>,
     delivered: Mutex<Vec<Delivered>>,
 }
 
@@ -248,7 +248,7 @@ impl Clients {
 
     /// Checks an entry of the reference: notes the claims for which nothing is left, and reports commands that no client
     /// has sent, or not as often.
-    pub fn look_at(&mut self, committed: &Committed) -> Vec<Violation> {
+    pub fn check_entry(&mut self, committed: &Committed) -> Vec<Violation> {
         for request in self.in_flight.values_mut().filter(|request| request.claimable) {
             if let (Command::Claim(claim), Some(shard)) = (&request.command, request.shard) {
                 request.claimable = committed.has_claimable(shard, claim);

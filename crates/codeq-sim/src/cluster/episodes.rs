@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use codeq_raft::types::NodeId;
 
-use super::bus::Weather;
+use super::network::NetworkConditions;
 use super::repair::PROGRESS_WITHIN;
 use super::rules::{PROGRESS, STABLE, STOPPED};
 use super::run::Run;
@@ -45,8 +45,8 @@ impl Run {
         for (name, weight, play) in EPISODES {
             if draw < weight {
                 self.count(name);
-                let weather = self.light_weather();
-                self.world.network.set_weather(weather);
+                let conditions = self.mild();
+                self.world.network.set_conditions(conditions);
                 return play(self);
             }
             draw -= weight;
@@ -54,8 +54,8 @@ impl Run {
     }
 
     /// A network that delays messages but loses none.
-    fn light_weather(&mut self) -> Weather {
-        Weather { loss: 0, straggler: 0, ..Weather::draw(&mut self.rng) }
+    fn mild(&mut self) -> NetworkConditions {
+        NetworkConditions { loss: 0, straggler: 0, ..NetworkConditions::draw(&mut self.rng) }
     }
 
     fn between(&mut self, low: u64, high: u64) -> Duration {
@@ -86,10 +86,10 @@ impl Run {
         }
     }
 
-    /// Several faults at once, in bad weather.
+    /// Several faults at once, under bad network conditions.
     fn storm(&mut self) {
-        let weather = Weather::draw(&mut self.rng);
-        self.world.network.set_weather(weather);
+        let conditions = NetworkConditions::draw(&mut self.rng);
+        self.world.network.set_conditions(conditions);
         for _ in 0..self.rng.between(3, 10) {
             let Some(id) = self.any_node() else { return };
             match self.rng.below(8) {
@@ -194,7 +194,7 @@ impl Run {
 
     /// A follower that was cut off returns: the leader stays.
     fn follower_returns(&mut self) {
-        self.world.network.set_weather(Weather::FAIR);
+        self.world.network.set_conditions(NetworkConditions::GOOD);
         let Some(leader) = self.leader() else { return };
         let before = self.rules.highest();
         let followers = self.followers();
@@ -448,7 +448,7 @@ impl Run {
     /// A leader's messages no longer arrive, but it still receives late answers to earlier ones, so for a while it does not
     /// know that there is another leader. Clients ask both.
     fn keep_stale_leader(&mut self) {
-        self.world.network.set_weather(Weather::FAIR);
+        self.world.network.set_conditions(NetworkConditions::GOOD);
         // A leader with many proposals in flight looks at nothing else.
         let burst = std::mem::replace(&mut self.burst, 0);
         self.pass(SECOND);

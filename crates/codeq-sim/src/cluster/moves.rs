@@ -39,7 +39,7 @@ pub struct Told(BTreeMap<(ProcessId, ShardId), u64>);
 impl Told {
     /// Checks what a process has reported since the last call. If its rows come from another node or from a checkpoint,
     /// both of which end at entry `snapshot`, earlier transitions may be missing.
-    pub fn look(
+    pub fn check_reported(
         &mut self,
         process: ProcessId,
         observed: &Observed,
@@ -55,8 +55,8 @@ impl Told {
             };
             let text = match (last, committed.a_move(shard, number)) {
                 (Some(last), _) if number <= last => "again",
-                (Some(last), _) if skipped(last) => "without those before",
-                (_, Some((_, other))) if other != hash => "with another meaning",
+                (Some(last), _) if skipped(last) => "after a gap",
+                (_, Some((_, other))) if other != hash => "with different content",
                 _ => continue,
             };
             let text = format!(

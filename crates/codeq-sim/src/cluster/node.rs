@@ -15,9 +15,9 @@ use codeq_raft::node::{Node, Setup, StartError, Timing, create};
 use codeq_raft::types::{LogId, Member, NodeId};
 use parking_lot::Mutex;
 
-use super::bus::Network;
 use super::executor::Executor;
 use super::moves::Observed;
+use super::network::Network;
 use crate::disk::{Faults, SimDisk};
 use crate::rng::mix;
 
@@ -95,14 +95,14 @@ pub struct Machine {
     /// By how many parts in a billion its monotonic clock runs too fast.
     pub drift: i64,
     process: Arc<Mutex<Process>>,
-    picture: Arc<Mutex<PictureSlot>>,
+    indexes: Arc<Mutex<IndexesSlot>>,
     /// The transitions that the process has reported.
     pub(super) observed: Arc<Observed>,
 }
 
 /// openraft's state at one moment, as indexes of entries; 0 means none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Picture {
+pub struct RaftIndexes {
     /// The last entry that its log no longer has.
     pub purged: u64,
     /// The last entry that its snapshot includes.
@@ -118,9 +118,9 @@ pub struct Picture {
 }
 
 #[derive(Default)]
-struct PictureSlot {
+struct IndexesSlot {
     asked: bool,
-    taken: Option<Picture>,
+    taken: Option<RaftIndexes>,
 }
 
 /// What all machines have in common.
@@ -181,19 +181,19 @@ impl Machine {
         });
         let process = Arc::new(Mutex::new(Process::Down));
         let (incarnation, excused) = (0, false);
-        let (picture, observed) = (Arc::default(), Arc::default());
-        Ok(Machine { id, disk, clock, incarnation, excused, process, drift, picture, observed })
+        let (indexes, observed) = (Arc::default(), Arc::default());
+        Ok(Machine { id, disk, clock, incarnation, excused, process, drift, indexes, observed })
     }
 
     /// The state that an earlier call asked openraft for, if it has arrived. Asks for a new one.
-    pub fn take_picture(&self) -> Option<Picture> {
+    pub fn take_indexes(&self) -> Option<RaftIndexes> {
         let node = self.node()?;
-        let mut slot = self.picture.lock();
+        let mut slot = self.indexes.lock();
         if !std::mem::replace(&mut slot.asked, true) {
-            let (log, process, slot) = (node.log().clone(), node.clone(), self.picture.clone());
+            let (log, process, slot) = (node.log().clone(), node.clone(), self.indexes.clone());
             let index = |id: Option<LogId>| id.map_or(0, |id| id.index);
             node.raft().external_request(move |state| {
-                let picture = Picture {
+                let indexes = RaftIndexes {
                     purged: index(log.purged_log_id()),
                     snapshot: index(state.snapshot_meta.last_log_id),
                     applied: index(process.applied()),
@@ -201,7 +201,7 @@ impl Machine {
                     last: index(log.last_log_id()),
                     installing: process.is_installing(),
                 };
-                *slot.lock() = PictureSlot { asked: false, taken: Some(picture) };
+                *slot.lock() = IndexesSlot { asked: false, taken: Some(indexes) };
             });
         }
         slot.taken.take()
@@ -239,7 +239,7 @@ impl Machine {
         }
         self.incarnation = mix(&[self.incarnation, self.id, world.seed]);
         self.excused = false;
-        self.picture = Arc::default();
+        self.indexes = Arc::default();
         self.observed = Arc::default();
         world.executor.restart(self.id);
         *self.process.lock() = Process::Starting;

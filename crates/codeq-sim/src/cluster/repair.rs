@@ -10,7 +10,7 @@ use codeq_raft::node::Node;
 use codeq_raft::runtime;
 use codeq_raft::types::NodeId;
 
-use super::bus::Weather;
+use super::network::NetworkConditions;
 use super::node::{Machine, member};
 use super::rules::PROGRESS;
 use super::run::Run;
@@ -58,7 +58,7 @@ impl Run {
             return;
         }
         self.world.network.heal();
-        self.world.network.set_weather(Weather::FAIR);
+        self.world.network.set_conditions(NetworkConditions::GOOD);
         self.supervised = true;
         for machine in self.machines.values_mut() {
             machine.disk.plan(Faults::default());

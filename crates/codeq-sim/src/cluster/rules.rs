@@ -8,7 +8,7 @@ use codeq_raft::node::Node;
 use codeq_raft::types::NodeId;
 
 use super::committed::Committed;
-use super::node::{EPOCH, Machine, Picture};
+use super::node::{EPOCH, Machine, RaftIndexes};
 use crate::invariants::Violation;
 
 /// Raft's own rules. Numbers above 100 are for rules that are not among the invariants of the contract.
@@ -75,7 +75,7 @@ impl Rules {
     }
 
     /// Checks a node.
-    pub fn look(
+    pub fn check_node(
         &mut self,
         machine: &Machine,
         node: &Node,
@@ -140,13 +140,13 @@ impl Rules {
     }
 
     /// Checks openraft's state at one moment.
-    pub fn look_at_picture(&mut self, id: NodeId, picture: &Picture, found: &mut Vec<Violation>) {
-        let Picture { purged, snapshot, applied, committed, last, installing } = *picture;
+    pub fn check_indexes(&mut self, id: NodeId, indexes: &RaftIndexes, found: &mut Vec<Violation>) {
+        let RaftIndexes { purged, snapshot, applied, committed, last, installing } = *indexes;
         let mut broken = |text: String| found.push(Violation::new(RAFT, text));
         let in_order = [purged, snapshot, applied, committed, last].is_sorted();
         if !in_order && !installing {
             broken(format!(
-                "node {id}: purged ≤ snapshot ≤ applied ≤ committed ≤ last does not hold: {picture:?}"
+                "node {id}: purged ≤ snapshot ≤ applied ≤ committed ≤ last does not hold: {indexes:?}"
             ));
         }
         let before = &mut self.nodes.entry(id).or_default().committed;
@@ -158,7 +158,7 @@ impl Rules {
 
     /// Checks the engine time of a leader that is ready. It may stand still, but must not run ahead of the true time, nor
     /// faster than the true time since the last entry was stamped: leases and delays would end early.
-    pub fn look_at_time(
+    pub fn check_time(
         &mut self,
         leader: Leader,
         engine: Millis,
@@ -180,7 +180,7 @@ impl Rules {
                 found.push(Violation::new(8, text));
             }
         };
-        ahead_of(EPOCH + passed(true_time), "the truth");
+        ahead_of(EPOCH + passed(true_time), "the true time");
         let last = committed.last_stamp();
         if last.is_some_and(|(by, _)| by > leader) {
             // It does not know yet that it is deposed. Nothing that it stamps will be committed.
@@ -205,46 +205,52 @@ impl Rules {
 mod tests {
     use super::*;
 
-    const GOOD: Picture =
-        Picture { purged: 1, snapshot: 2, applied: 3, committed: 4, last: 5, installing: false };
+    const GOOD: RaftIndexes = RaftIndexes {
+        purged: 1,
+        snapshot: 2,
+        applied: 3,
+        committed: 4,
+        last: 5,
+        installing: false,
+    };
 
-    fn found(pictures: &[Picture]) -> usize {
+    fn found(positions: &[RaftIndexes]) -> usize {
         let (mut rules, mut found) = (Rules::new(1_000), Vec::new());
-        pictures.iter().for_each(|picture| rules.look_at_picture(1, picture, &mut found));
+        positions.iter().for_each(|indexes| rules.check_indexes(1, indexes, &mut found));
         found.len()
     }
 
     #[test]
     fn positions_are_in_order() {
-        let same = Picture { purged: 3, snapshot: 3, committed: 3, last: 3, ..GOOD };
+        let same = RaftIndexes { purged: 3, snapshot: 3, committed: 3, last: 3, ..GOOD };
         assert_eq!(found(&[GOOD, GOOD]) + found(&[same]), 0);
         let bad = [
-            Picture { purged: 3, ..GOOD },
-            Picture { snapshot: 4, ..GOOD },
-            Picture { applied: 5, ..GOOD },
-            Picture { committed: 6, ..GOOD },
+            RaftIndexes { purged: 3, ..GOOD },
+            RaftIndexes { snapshot: 4, ..GOOD },
+            RaftIndexes { applied: 5, ..GOOD },
+            RaftIndexes { committed: 6, ..GOOD },
         ];
-        for picture in bad {
-            assert_eq!(found(&[picture]), 1, "{picture:?}");
-            assert_eq!(found(&[Picture { installing: true, ..picture }]), 0);
+        for indexes in bad {
+            assert_eq!(found(&[indexes]), 1, "{indexes:?}");
+            assert_eq!(found(&[RaftIndexes { installing: true, ..indexes }]), 0);
         }
     }
 
     #[test]
     fn the_commit_index_never_goes_back() {
-        let before = Picture { committed: 5, ..GOOD };
+        let before = RaftIndexes { committed: 5, ..GOOD };
         assert_eq!(found(&[GOOD, before]), 0);
         assert_eq!(found(&[before, GOOD]), 1);
     }
 
     #[test]
-    fn time_never_runs_ahead_of_the_truth() {
+    fn time_never_runs_ahead_of_the_true_time() {
         let committed = Committed::new(1, 0).unwrap();
         let seconds = Duration::from_secs(100);
         for (ahead, expected) in [(0, 0), (100 + 14, 0), (200, 1)] {
             let mut found = Vec::new();
             let engine = EPOCH + 100_000 + ahead;
-            Rules::new(1_000).look_at_time((1, 1), engine, seconds, &committed, &mut found);
+            Rules::new(1_000).check_time((1, 1), engine, seconds, &committed, &mut found);
             assert_eq!(found.len(), expected, "{ahead} ms");
         }
     }

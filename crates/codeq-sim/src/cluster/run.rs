@@ -17,12 +17,12 @@ use codeq_raft::fault::Fault;
 use codeq_raft::node::{Node, Timing};
 use codeq_raft::types::{LogId, NodeId};
 
-use super::bus::{Network, Weather};
 use super::clients::{Clients, Counts};
 use super::committed::Committed;
 use super::disks::Disks;
 use super::executor::Executor;
 use super::moves::Told;
+use super::network::{Network, NetworkConditions};
 use super::node::{Machine, World};
 use super::repair::PROGRESS_WITHIN;
 use super::rules::{ANSWERS, PROGRESS, RAFT, Rules, STOPPED};
@@ -147,7 +147,7 @@ impl Run {
         };
         // Good clocks drift by less than 0.1 %, and nodes allow for that; some seeds have bad ones.
         let drift = if rng.chance(33) { 5_000 } else { 1_000 };
-        let network = Network::new(executor, seed, Weather::FAIR);
+        let network = Network::new(executor, seed, NetworkConditions::GOOD);
         let world = World {
             executor: executor.clone(),
             network,
@@ -371,7 +371,7 @@ impl Run {
             let step = Duration::from_micros(self.rng.between(500, 50_000)).min(left);
             let until = self.world.executor.time() + step;
             self.run_until(until, || false);
-            self.look();
+            self.check_step();
         }
     }
 

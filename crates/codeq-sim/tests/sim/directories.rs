@@ -9,7 +9,7 @@ use codeq_engine::backup::restore_on;
 use codeq_engine::clock::SystemClock;
 use codeq_engine::error::Work;
 use codeq_engine::layout::Manifest;
-use codeq_engine::recover::Node;
+use codeq_engine::recover::OpenedDir;
 use codeq_engine::{Engine, OpenError, Options};
 use codeq_sim::disk::{Faults, SimDisk};
 
@@ -21,11 +21,11 @@ fn options() -> Options {
     Options { shards: Some(2), segment_bytes: 64 << 10, ..Options::default() }
 }
 
-fn open(disk: &SimDisk, dir: &Path) -> Result<Node, OpenError> {
-    Node::open(&disk.shared(), dir, &options(), 7)
+fn open(disk: &SimDisk, dir: &Path) -> Result<OpenedDir, OpenError> {
+    OpenedDir::open(&disk.shared(), dir, &options(), 7)
 }
 
-fn tasks(node: &Node) -> u64 {
+fn tasks(node: &OpenedDir) -> u64 {
     let of = |shard: &codeq_engine::shard::Shard| -> u64 {
         let data = shard.data().read();
         data.state.queues().map(|(_, row)| row.counts.total()).sum()

@@ -11,7 +11,7 @@ use codeq_core::state::State;
 use codeq_disk::{Disk, SharedDisk};
 use codeq_engine::install::{NOTE_BYTES_MAX, begin, commit, finish};
 use codeq_engine::layout::{self, Manifest};
-use codeq_engine::recover::Node;
+use codeq_engine::recover::OpenedDir;
 use codeq_engine::request::Request;
 use codeq_engine::{OpenError, Options};
 use codeq_log::FrameIndex;
@@ -30,8 +30,8 @@ fn options() -> Options {
 }
 
 /// A node with some tasks in every shard, checkpointed at a position.
-fn node(disk: &SimDisk, log_id: u64, tasks: usize, position: u64) -> Node {
-    let mut node = Node::open(&disk.shared(), dir(), &options(), log_id).unwrap();
+fn node(disk: &SimDisk, log_id: u64, tasks: usize, position: u64) -> OpenedDir {
+    let mut node = OpenedDir::open(&disk.shared(), dir(), &options(), log_id).unwrap();
     for shard in &mut node.shards {
         shard.keep_digest();
         let tasks = vec![
@@ -67,7 +67,7 @@ fn rows(disk: &SimDisk, manifest: Manifest) -> Rows {
 }
 
 /// The rows of a node as it sends them, by shard.
-fn exported(node: &Node) -> Vec<Vec<Vec<u8>>> {
+fn exported(node: &OpenedDir) -> Vec<Vec<Vec<u8>>> {
     let of = |shard: &codeq_engine::shard::Shard| {
         let mut export = shard.data().read().store.export();
         std::iter::from_fn(|| export.next_chunk().unwrap()).collect()
@@ -212,14 +212,14 @@ fn a_single_node_refuses_a_committed_installation_and_clears_an_uncommitted_one(
     let disk = SimDisk::new(1);
     let manifest = node(&disk, 7, 4, 0).manifest;
     receive(&disk, manifest, &streams).unwrap();
-    drop(Node::open(&disk.shared(), dir(), &options(), 1).unwrap());
+    drop(OpenedDir::open(&disk.shared(), dir(), &options(), 1).unwrap());
     assert_eq!(leftovers(&disk), Vec::<String>::new());
 
     receive(&disk, manifest, &streams).unwrap();
     commit(&disk, dir(), manifest, NOTE).unwrap();
     let refused = || {
         let before = leftovers(&disk);
-        let error = Node::open(&disk.shared(), dir(), &options(), 1).err().unwrap();
+        let error = OpenedDir::open(&disk.shared(), dir(), &options(), 1).err().unwrap();
         assert_eq!(leftovers(&disk), before, "nothing was changed");
         error.to_string()
     };

@@ -17,7 +17,7 @@ use anyhow::Context;
 use clap::Parser;
 use codeq_disk::SharedDisk;
 use codeq_engine::layout::{self, Manifest};
-use codeq_engine::recover::Node;
+use codeq_engine::recover::OpenedDir;
 use codeq_engine::{OpenError, Options, incomplete};
 use codeq_log::{FrameIndex, LogError, LogReport};
 use codeq_sim::invariants::check_all;
@@ -231,14 +231,14 @@ fn check_position(log: &LogReport, store: &CheckReport, shard: ShardId, report: 
 
 /// Opens the directory in memory, as a server would, and checks the rows against the invariants.
 fn check_rows(disk: &SharedDisk, dir: &Path, report: &mut Report) -> anyhow::Result<()> {
-    let node = match watched("opening in memory", || None, || open_in_memory(disk, dir)) {
-        Ok(node) => node,
+    let opened = match watched("opening in memory", || None, || open_in_memory(disk, dir)) {
+        Ok(opened) => opened,
         Err(error) => {
             report.problem("opening", error);
             return Ok(());
         }
     };
-    for shard in &node.shards {
+    for shard in &opened.shards {
         let data = shard.data().read();
         let part = format!("shard {}", shard.number);
         let what = format!("checking the rows of {part}");
@@ -246,7 +246,7 @@ fn check_rows(disk: &SharedDisk, dir: &Path, report: &mut Report) -> anyhow::Res
             Ok(violations) if violations.is_empty() => {
                 let tasks: u64 = data.state.queues().map(|(_, row)| row.counts.total()).sum();
                 let queues = data.state.queues().count();
-                let frames = node.log.last_index().0.saturating_sub(data.store.position());
+                let frames = opened.log.last_index().0.saturating_sub(data.store.position());
                 let text = format!(
                     "{tasks} task(s) in {queues} queue(s), after {frames} frame(s) of the log"
                 );
@@ -262,10 +262,10 @@ fn check_rows(disk: &SharedDisk, dir: &Path, report: &mut Report) -> anyhow::Res
 }
 
 /// Opens the directory; recovery writes to the scratch disk.
-pub fn open_in_memory(disk: &SharedDisk, dir: &Path) -> Result<Node, OpenError> {
+pub fn open_in_memory(disk: &SharedDisk, dir: &Path) -> Result<OpenedDir, OpenError> {
     // No checkpoint on the way: it would only move rows from one place in memory to another.
     let options = Options { memtable_bytes: usize::MAX, ..Options::default() };
-    Node::open(disk, dir, &options, 0)
+    OpenedDir::open(disk, dir, &options, 0)
 }
 
 /// The system refuses access, which says nothing about the directory.

@@ -46,7 +46,8 @@ fn a_backup_keeps_the_settings() {
     assert_eq!(codeq(&["backup", text(&at("data")), text(&at("backup"))]).code, 0);
     for name in ["data", "backup"] {
         let disk: codeq_disk::SharedDisk = std::sync::Arc::new(codeq_disk::RealDisk);
-        let opened = codeq_engine::recover::Node::open(&disk, &at(name), &Options::default(), 1);
+        let opened =
+            codeq_engine::recover::OpenedDir::open(&disk, &at(name), &Options::default(), 1);
         let node = opened.unwrap();
         let settings = node.shards[0].data().read().state.settings().clone();
         assert_eq!(settings.retention, RETENTION, "{name}");

@@ -1,7 +1,7 @@
 //! Simulated clusters, and the parts that simulate them.
 
-mod bus;
 mod executor;
+mod network;
 mod openraft;
 mod sabotage;
 mod seeds;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use codeq_raft::runtime::Runtime;
-use codeq_sim::cluster::bus::{Bus, Weather};
 use codeq_sim::cluster::executor::Executor;
+use codeq_sim::cluster::network::{Bus, NetworkConditions};
 use openraft::error::{
     Fatal, NetworkError, RPCError, RaftError, ReplicationClosed, StreamingError,
 };
@@ -233,9 +233,9 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn new(seed: u64, weather: Weather) -> Cluster {
+    fn new(seed: u64, conditions: NetworkConditions) -> Cluster {
         let executor = Executor::new(seed);
-        let bus = ToyBus::new(&executor, seed, weather);
+        let bus = ToyBus::new(&executor, seed, conditions);
         let stores = (1..=3).map(|node| (node, Store::default())).collect();
         let cluster = Cluster { executor, bus, stores, rafts: Arc::default() };
         for node in 1..=3 {
@@ -331,8 +331,8 @@ impl Cluster {
 }
 
 /// An election, a cut-off leader, a crash: always the same values everywhere. Returns the trace.
-fn story(seed: u64, weather: Weather) -> u64 {
-    let cluster = Cluster::new(seed, weather);
+fn story(seed: u64, conditions: NetworkConditions) -> u64 {
+    let cluster = Cluster::new(seed, conditions);
     let _entered = cluster.executor.enter();
     let first = cluster.await_leader(None);
     for value in 1..=5 {
@@ -360,9 +360,14 @@ fn story(seed: u64, weather: Weather) -> u64 {
 #[test]
 fn three_nodes_elect_commit_and_survive_a_cut_and_a_crash() {
     for seed in 1..=20 {
-        story(seed, Weather::FAIR);
+        story(seed, NetworkConditions::GOOD);
     }
-    let stormy = Weather { straggler: 20, straggler_slowest: 50_000, double: 50, ..Weather::FAIR };
+    let stormy = NetworkConditions {
+        straggler: 20,
+        straggler_slowest: 50_000,
+        double: 50,
+        ..NetworkConditions::GOOD
+    };
     for seed in 1..=20 {
         story(seed, stormy);
     }
@@ -370,8 +375,8 @@ fn three_nodes_elect_commit_and_survive_a_cut_and_a_crash() {
 
 #[test]
 fn the_same_seed_is_the_same_run_of_openraft() {
-    let traces: Vec<u64> = (1..=5).map(|seed| story(seed, Weather::FAIR)).collect();
-    let again: Vec<u64> = (1..=5).map(|seed| story(seed, Weather::FAIR)).collect();
+    let traces: Vec<u64> = (1..=5).map(|seed| story(seed, NetworkConditions::GOOD)).collect();
+    let again: Vec<u64> = (1..=5).map(|seed| story(seed, NetworkConditions::GOOD)).collect();
     assert_eq!(traces, again);
     assert!(traces.windows(2).all(|pair| pair[0] != pair[1]));
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use codeq_raft::transport::Unreachable;
-use codeq_sim::cluster::bus::{Bus, Weather};
 use codeq_sim::cluster::executor::Executor;
+use codeq_sim::cluster::network::{Bus, NetworkConditions};
 use parking_lot::Mutex;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -13,8 +13,8 @@ const SECOND: Duration = Duration::from_secs(1);
 type Echo = Bus<u64, u64>;
 
 /// Two nodes that answer with the sender's number added.
-fn echo(executor: &Executor, weather: Weather) -> Echo {
-    let bus = Echo::new(executor, 1, weather);
+fn echo(executor: &Executor, conditions: NetworkConditions) -> Echo {
+    let bus = Echo::new(executor, 1, conditions);
     for node in [1, 2] {
         executor.boot(node, 0);
         bus.attach(node, Arc::new(|from, number| Box::pin(async move { number * 10 + from })));
@@ -40,13 +40,13 @@ fn answers(executor: &Executor, bus: &Echo, numbers: u64) -> Vec<Result<u64, Unr
 fn messages_arrive_overtake_each_other_and_get_lost() {
     let executor = Executor::new(1);
     let _entered = executor.enter();
-    let bus = echo(&executor, Weather::FAIR);
+    let bus = echo(&executor, NetworkConditions::GOOD);
     let heard = answers(&executor, &bus, 20);
     let mut sorted: Vec<u64> = heard.iter().map(|answer| answer.unwrap()).collect();
     assert!(!sorted.is_sorted(), "some overtake others");
     sorted.sort();
     assert_eq!(sorted, (0..20).map(|number| number * 10 + 1).collect::<Vec<_>>());
-    bus.set_weather(Weather { loss: 300, double: 300, ..Weather::FAIR });
+    bus.set_conditions(NetworkConditions { loss: 300, double: 300, ..NetworkConditions::GOOD });
     let before = bus.traffic();
     let heard = answers(&executor, &bus, 200);
     let lost = heard.iter().filter(|answer| answer.is_err()).count();
@@ -60,7 +60,7 @@ fn messages_arrive_overtake_each_other_and_get_lost() {
 fn a_link_can_be_cut_in_one_direction() {
     let executor = Executor::new(1);
     let _entered = executor.enter();
-    let bus = echo(&executor, Weather::FAIR);
+    let bus = echo(&executor, NetworkConditions::GOOD);
     bus.cut(2, 1);
     assert_eq!(answers(&executor, &bus, 5), [Err(Unreachable); 5]);
     assert_eq!(bus.traffic().arrived, 5, "requests arrive, answers do not");
@@ -76,7 +76,7 @@ fn a_link_can_be_cut_in_one_direction() {
 fn a_node_that_crashes_does_not_answer() {
     let executor = Executor::new(1);
     let _entered = executor.enter();
-    let bus = echo(&executor, Weather::FAIR);
+    let bus = echo(&executor, NetworkConditions::GOOD);
     executor.crash(2);
     assert_eq!(answers(&executor, &bus, 1), [Err(Unreachable)]);
     bus.detach(2);
@@ -87,7 +87,7 @@ fn a_node_that_crashes_does_not_answer() {
 fn a_request_arrives_although_nobody_waits() {
     let executor = Executor::new(1);
     let _entered = executor.enter();
-    let bus = echo(&executor, Weather::FAIR);
+    let bus = echo(&executor, NetworkConditions::GOOD);
     drop(bus.send(1, 2, 7, SECOND));
     executor.run_for(SECOND);
     assert_eq!(bus.traffic().arrived, 1);

@@ -19,7 +19,7 @@ use crate::rng::Rng;
 
 /// Delays and losses on all links. Probabilities are in tenths of a percent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Weather {
+pub struct NetworkConditions {
     /// The shortest time a message takes, in microseconds.
     pub fastest: u64,
     /// The longest time it usually takes, in microseconds.
@@ -34,9 +34,9 @@ pub struct Weather {
     pub double: u64,
 }
 
-impl Weather {
+impl NetworkConditions {
     /// A good network, which still delays messages.
-    pub const FAIR: Weather = Weather {
+    pub const GOOD: NetworkConditions = NetworkConditions {
         fastest: 50,
         slowest: 500,
         straggler: 0,
@@ -46,9 +46,9 @@ impl Weather {
     };
 
     /// The delays and losses that a seed draws.
-    pub fn draw(rng: &mut Rng) -> Weather {
+    pub fn draw(rng: &mut Rng) -> NetworkConditions {
         let pick = |rng: &mut Rng, items: &[u64]| rng.pick(items).copied().unwrap_or(0);
-        Weather {
+        NetworkConditions {
             fastest: pick(rng, &[20, 100, 1_000]),
             slowest: pick(rng, &[500, 2_000, 15_000]),
             straggler: pick(rng, &[0, 1, 20]),
@@ -100,7 +100,7 @@ impl Traffic {
 
 struct State<Q, A> {
     rng: Rng,
-    weather: Weather,
+    conditions: NetworkConditions,
     cut: BTreeSet<(NodeId, NodeId)>,
     /// Additional microseconds, by link.
     slow: BTreeMap<(NodeId, NodeId), u64>,
@@ -132,10 +132,10 @@ enum Fate {
 
 impl<Q: Clone + Send + 'static, A: Send + 'static> Bus<Q, A> {
     /// A network without nodes.
-    pub fn new(executor: &Executor, seed: u64, weather: Weather) -> Bus<Q, A> {
+    pub fn new(executor: &Executor, seed: u64, conditions: NetworkConditions) -> Bus<Q, A> {
         let state = State {
             rng: Rng::new(seed).fork("bus"),
-            weather,
+            conditions,
             cut: BTreeSet::new(),
             slow: BTreeMap::new(),
             receivers: BTreeMap::new(),
@@ -157,8 +157,8 @@ impl<Q: Clone + Send + 'static, A: Send + 'static> Bus<Q, A> {
     }
 
     /// Changes the delays and losses.
-    pub fn set_weather(&self, weather: Weather) {
-        self.state.lock().weather = weather;
+    pub fn set_conditions(&self, conditions: NetworkConditions) {
+        self.state.lock().conditions = conditions;
     }
 
     /// Cuts a link in one direction.
@@ -213,7 +213,7 @@ impl<Q: Clone + Send + 'static, A: Send + 'static> Bus<Q, A> {
         let (double, number) = {
             let mut state = self.state.lock();
             state.traffic.sent += 1;
-            let double = state.weather.double;
+            let double = state.conditions.double;
             let double = state.rng.below(1_000) < double;
             state.traffic.doubled += u64::from(double);
             (double, state.traffic.sent)
@@ -301,10 +301,10 @@ impl<Q: Clone + Send + 'static, A: Send + 'static> Bus<Q, A> {
 
 impl<Q, A> State<Q, A> {
     fn fate(&mut self, from: NodeId, to: NodeId) -> Fate {
-        let weather = self.weather;
+        let conditions = self.conditions;
         let (rng, traffic) = (&mut self.rng, &mut self.traffic);
         let cut = self.cut.contains(&(from, to));
-        if cut || rng.below(1_000) < weather.loss {
+        if cut || rng.below(1_000) < conditions.loss {
             traffic.cut += u64::from(cut);
             traffic.lost += u64::from(!cut);
             // Either a firewall refuses it at once, or it vanishes and the idle connection is closed after a second or two.
@@ -314,9 +314,10 @@ impl<Q, A> State<Q, A> {
             };
             return Fate::Lost(Duration::from_micros(noticed));
         }
-        let mut micros = rng.between(weather.fastest, weather.slowest.max(weather.fastest));
-        if rng.below(1_000) < weather.straggler {
-            micros += rng.below(weather.straggler_slowest);
+        let mut micros =
+            rng.between(conditions.fastest, conditions.slowest.max(conditions.fastest));
+        if rng.below(1_000) < conditions.straggler {
+            micros += rng.below(conditions.straggler_slowest);
             traffic.late += 1;
         }
         if let Some(slow) = self.slow.get(&(from, to)) {

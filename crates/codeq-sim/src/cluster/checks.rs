@@ -41,7 +41,7 @@ impl Run {
     }
 
     /// Runs all checks after a step.
-    pub(super) fn look(&mut self) {
+    pub(super) fn check_step(&mut self) {
         self.steps += 1;
         for panicked in self.world.executor.take_panics() {
             let owner =
@@ -55,12 +55,17 @@ impl Run {
         for (id, node) in self.nodes() {
             let Some(machine) = self.machines.get(&id) else { continue };
             alive.insert((id, machine.incarnation));
-            self.rules.look(machine, &node, &self.committed, &mut found);
+            self.rules.check_node(machine, &node, &self.committed, &mut found);
             let snapshot = node.raft().metrics().borrow().snapshot.map_or(0, |id| id.index);
             let process = (id, machine.incarnation);
-            found.extend(self.told.look(process, &machine.observed, snapshot, &self.committed));
-            if let Some(picture) = machine.take_picture() {
-                self.rules.look_at_picture(id, &picture, &mut found);
+            found.extend(self.told.check_reported(
+                process,
+                &machine.observed,
+                snapshot,
+                &self.committed,
+            ));
+            if let Some(indexes) = machine.take_indexes() {
+                self.rules.check_indexes(id, &indexes, &mut found);
             }
         }
         if let Some(leader) = self.leader()
@@ -71,7 +76,7 @@ impl Run {
             let vote = node.raft().metrics().borrow().vote;
             if vote.committed && vote.leader_id.node_id == leader {
                 let by = (vote.leader_id.term, leader);
-                self.rules.look_at_time(by, moment.now, time, &self.committed, &mut found);
+                self.rules.check_time(by, moment.now, time, &self.committed, &mut found);
             }
             self.clients.look_for_callbacks(&node, moment.now);
         }
@@ -180,7 +185,7 @@ impl Run {
                 return Err(violation);
             }
             if self.committed.applied() > before {
-                found.extend(self.clients.look_at(&self.committed));
+                found.extend(self.clients.check_entry(&self.committed));
                 found.extend(self.check_disks(entry.log_id));
             }
             if let Some(digests) = self.committed.digests(index)

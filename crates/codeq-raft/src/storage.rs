@@ -16,7 +16,7 @@ use openraft::SnapshotMeta;
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
-use crate::applied::Applied;
+use crate::applied::AppliedIndex;
 use crate::fault::Fault;
 use crate::frame;
 use crate::log_store::{LogStore, LogStoreError};
@@ -39,8 +39,8 @@ pub enum StartError {
     Raft(String),
 }
 
-/// What the parts of a node share.
-pub(crate) struct Core {
+/// The rows and the log of a node, and what its parts need to use them.
+pub(crate) struct Storage {
     pub id: NodeId,
     /// Drawn at every start, so that the node does not take proposals from before a restart for its own.
     pub incarnation: u64,
@@ -61,7 +61,7 @@ pub(crate) struct Core {
     /// Why the last segment could not be prepared.
     pub refusal: Mutex<Option<Refusal>>,
     /// The last entry that the rows include, for reads that wait.
-    pub applied: Arc<Applied>,
+    pub applied: Arc<AppliedIndex>,
     /// Notified when something arrives that may have to be proposed.
     pub wake: Arc<Notify>,
     /// Notified when requests were answered.
@@ -106,14 +106,14 @@ impl Rows {
     }
 }
 
-impl Core {
+impl Storage {
     /// Opens a member's directory: finishes an interrupted installation, then opens log and stores.
     pub fn open(
         incarnation: u64,
         (disk, dir): (SharedDisk, &Path),
         options: Options,
         fault: Option<Fault>,
-    ) -> Result<Arc<Core>, StartError> {
+    ) -> Result<Arc<Storage>, StartError> {
         let manifest = recover::manifest_of_member(&*disk, dir, &options)?;
         let log = LogStore::open(&disk, dir, options.log(), fault)?;
         install::finish(&*disk, dir, manifest, |note| settle(&log, dir, note))?;
@@ -136,7 +136,7 @@ impl Core {
             snapshots: 0,
         };
         report_resumed(&options, &rows.replica);
-        Ok(Arc::new(Core {
+        Ok(Arc::new(Storage {
             id: log.node_id(),
             incarnation,
             disk,
@@ -150,7 +150,7 @@ impl Core {
             checkpoint_short: AtomicBool::new(false),
             preparing: Arc::default(),
             refusal: Mutex::default(),
-            applied: Arc::new(Applied::new(applied.map(|id| id.index))),
+            applied: Arc::new(AppliedIndex::new(applied.map(|id| id.index))),
             wake,
             settled: Notify::new(),
             status,
