@@ -32,7 +32,7 @@ pub const ALL: [Sabotage; 24] = [
     bug("no-fence", Fault::NoFence, &[14, ANSWERS, STOPPED], false),
     bug("answer-by-position", Fault::AnswerByPosition, &[ANSWERS, 14, STOPPED], true),
     bug("keep-committed-vote", Fault::KeepCommittedVote, &[RAFT, ANSWERS, 14], true),
-    bug("purge-before-install", Fault::PurgeBeforeInstall, &[RAFT, STOPPED, PROGRESS, 14], true),
+    bug("purge-before-install", Fault::PurgeBeforeInstall, &[RAFT, STOPPED, PROGRESS, 14], false),
     bug("accept-lost-tail", Fault::AcceptLostTail, &[RAFT, STOPPED, 14], true),
     bug("forget-membership", Fault::ForgetMembership, &[RAFT, PROGRESS, STOPPED, 14], false),
     bug("trust-wall-clock", Fault::TrustWallClock, &[8], false),
