@@ -126,21 +126,29 @@ impl Storage {
         let written = self.write_rows().await;
         let short = matches!(&written, Err(error) if error.is_retryable());
         self.checkpoint_short.store(short, Ordering::Release);
-        match written {
-            Ok(false) => return Ok(false),
-            Ok(true) => {}
-            Err(error) if short => return Err(error),
-            Err(error) => {
-                self.status.fail(&EngineError::Failed(error.to_string().into()));
-                self.wake.notify_one();
-                return Err(error);
-            }
+        let outcome = match written {
+            Ok(true) => self.maintain().await.map(|()| true),
+            other => other,
+        };
+        if let Err(error) = &outcome
+            && !error.is_retryable()
+        {
+            self.status.fail(&EngineError::Failed(error.to_string().into()));
+            self.wake.notify_one();
         }
-        // Steps of maintenance are bounded, and only lose a copy if they fail.
+        outcome
+    }
+
+    /// Each step is bounded. One that fails for lack of space only loses a copy.
+    async fn maintain(&self) -> Result<(), CheckpointError> {
         loop {
             let steps = self.jobs(|shard| shard.data().write().store.maintain());
-            if steps.is_empty() || self.flush(steps, |_| {}).await.is_err() {
-                return Ok(true);
+            if steps.is_empty() {
+                return Ok(());
+            }
+            match self.flush(steps, |_| {}).await {
+                Err(error) if error.is_retryable() => return Ok(()),
+                other => other?,
             }
         }
     }
