@@ -154,7 +154,7 @@ impl Group {
         back
     }
 
-    /// Answers that the outcome is unknown, because the group could not be made durable.
+    /// Sends an error instead of the answers, because the group will not become durable.
     pub fn fail(&mut self, error: &EngineError) {
         for (to, _) in self.answers.drain(..) {
             // A client that is gone does not need to know.

@@ -210,7 +210,7 @@ impl Request {
         Request { command, reply, wait, shard: None, bytes }
     }
 
-    /// Answers the request with an error, because it was not accepted.
+    /// Answers the request with an error: it was not accepted, or its outcome is unknown.
     pub(crate) fn refuse(self, error: EngineError) {
         // A client that is gone does not need to know.
         let _ = self.reply.send(Err(error));

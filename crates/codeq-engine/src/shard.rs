@@ -216,7 +216,7 @@ impl Shard {
         self.count_waiting();
     }
 
-    /// Answers all waiting claims that the engine has stopped.
+    /// Answers the group and all waiting claims with an error, because the engine has stopped.
     pub fn fail(&mut self, error: &EngineError) {
         self.group.fail(error);
         for waiting in self.waiting_claims.take_all() {
@@ -225,8 +225,8 @@ impl Shard {
         }
     }
 
-    /// Starts a checkpoint at `position`, the last log frame with records of this shard. Everything applied must be
-    /// durable.
+    /// Starts a checkpoint, or repeats one that failed. `position` is the log frame up to which the
+    /// rows are complete. Everything applied must be durable.
     pub fn freeze(&mut self, position: FrameIndex) -> Option<FlushJob> {
         let mut data = self.data.write();
         let ShardData { state, store, .. } = &mut *data;

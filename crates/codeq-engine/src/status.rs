@@ -46,7 +46,7 @@ pub(crate) struct ShardOutput {
 }
 
 impl Status {
-    /// Shards that nobody has called yet, each with a thread that waits for its inbox.
+    /// For shards that start, each with a thread that waits for its inbox.
     pub(crate) fn new(shards: usize, observer: SharedObserver) -> Arc<Status> {
         Status::with_inboxes((0..shards).map(|_| Inbox::default()), observer)
     }

@@ -1,7 +1,7 @@
-//! Checkpoints: the rows of all shards reach the disk beside everything else, at the same entry.
+//! Checkpoints: writes the rows of all shards to disk in the background, all as of the same entry.
 //!
-//! Rows are frozen and taken back under the lock on the rows, which takes no time. In between they are written without it,
-//! so entries are applied and answered meanwhile.
+//! The lock on the rows is held only to freeze them and to take back the result, which takes no time. They are written
+//! without it, so entries are applied and answered meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,39 +38,53 @@ impl CheckpointError {
             CheckpointError::Ended(_) => false,
         }
     }
-}
 
-impl From<CheckpointError> for EngineError {
-    fn from(error: CheckpointError) -> EngineError {
-        let shortage = match &error {
+    fn shortage(&self) -> Option<EngineError> {
+        let shortage = match self {
             CheckpointError::Store(error) => error.shortage(),
             CheckpointError::Log(error) => error.shortage(),
             CheckpointError::Ended(_) => None,
         };
-        let failed = || EngineError::Failed(error.to_string().into());
-        shortage.map_or_else(failed, EngineError::from)
+        shortage.map(EngineError::from)
+    }
+}
+
+impl From<CheckpointError> for EngineError {
+    fn from(error: CheckpointError) -> EngineError {
+        error.shortage().unwrap_or_else(|| EngineError::Failed(error.to_string().into()))
     }
 }
 
 impl Storage {
     /// Checkpoints all shards at the same entry, then frees the log that nobody needs. Waits for the checkpoint that is
-    /// being written, if there is one. False if it is not possible yet: after a crash, one shard may include entries
-    /// that are not known to be committed. After an error that cannot be retried the node stops.
+    /// being written, if there is one. False if it is not possible: the node has failed, nothing is applied yet, or a
+    /// shard is ahead. After a crash, one may include entries that are not known to be committed. After an error that
+    /// cannot be retried the node stops.
     pub async fn checkpoint(&self) -> Result<bool, CheckpointError> {
         let _files = self.store_files.lock().await;
-        self.write_checkpoint().await
+        let written = self.write_rows().await;
+        let short = written.as_ref().err().filter(|error| error.is_retryable());
+        *self.checkpoint_short.lock() = short.and_then(CheckpointError::shortage);
+        self.report_shortage(short.map(ToString::to_string).as_deref());
+        if let Err(error) = &written
+            && !error.is_retryable()
+        {
+            self.fail(error);
+        }
+        written
     }
 
-    /// Begins a checkpoint that is written beside everything else, unless one is being written. After a shortage the
-    /// next one begins a little later.
+    /// Begins a checkpoint in the background, unless this has begun one that is not finished. After a failed one, the
+    /// next has to wait a moment.
     pub fn checkpoint_in_background(self: &Arc<Storage>) {
         if self.checkpointing.swap(true, Ordering::AcqRel) {
             return;
         }
         let storage = Arc::clone(self);
         runtime::spawn(async move {
-            if storage.checkpoint().await.is_err() {
-                runtime::sleep(FULL_DISK_RETRY).await;
+            match storage.checkpoint().await {
+                Ok(_) => storage.maintain().await,
+                Err(_) => runtime::sleep(FULL_DISK_RETRY).await,
             }
             storage.checkpointing.store(false, Ordering::Release);
         });
@@ -98,6 +112,7 @@ impl Storage {
         runtime::spawn(async move {
             let outcome = match storage.checkpoint().await {
                 Ok(true) => Ok(()),
+                Ok(false) if storage.status.has_failed() => Err(storage.status.error()),
                 Ok(false) => Err(EngineError::NoLeader),
                 Err(error) => Err(error.into()),
             };
@@ -108,10 +123,10 @@ impl Storage {
         });
     }
 
-    /// Whether a checkpoint failed for lack of space, and the rows that it should have written fill the memory.
-    pub fn memory_is_full(&self) -> bool {
-        self.checkpoint_short.load(Ordering::Acquire)
-            && self.unwritten_bytes() >= self.options.memtable_bytes.saturating_mul(2)
+    /// What the last checkpoint lacked, if the rows that it should have written fill the memory.
+    pub fn memory_is_full(&self) -> Option<EngineError> {
+        let short = self.checkpoint_short.lock().clone();
+        short.filter(|_| self.unwritten_bytes() >= self.options.memtable_bytes.saturating_mul(2))
     }
 
     /// The most that one of the shards has written to memory since its last checkpoint began.
@@ -121,39 +136,32 @@ impl Storage {
         rows.replica.each().map(bytes).max().unwrap_or(0)
     }
 
-    /// The caller holds `store_files`.
-    async fn write_checkpoint(&self) -> Result<bool, CheckpointError> {
-        let written = self.write_rows().await;
-        let short = matches!(&written, Err(error) if error.is_retryable());
-        self.checkpoint_short.store(short, Ordering::Release);
-        let outcome = match written {
-            Ok(true) => self.maintain().await.map(|()| true),
-            other => other,
-        };
-        if let Err(error) = &outcome
-            && !error.is_retryable()
-        {
-            self.status.fail(&EngineError::Failed(error.to_string().into()));
-            self.wake.notify_one();
-        }
-        outcome
-    }
-
-    /// Each step is bounded. One that fails for lack of space only loses a copy.
-    async fn maintain(&self) -> Result<(), CheckpointError> {
+    /// Maintains the stores until nothing is left to do; see `Store::maintain`. Others may use the files between two steps.
+    /// A step that fails for lack of space only loses the copy that it was making.
+    async fn maintain(&self) {
         loop {
+            let _files = self.store_files.lock().await;
+            if self.status.has_failed() {
+                return;
+            }
             let steps = self.jobs(|shard| shard.data().write().store.maintain());
             if steps.is_empty() {
-                return Ok(());
+                return;
             }
-            match self.flush(steps, |_| {}).await {
-                Err(error) if error.is_retryable() => return Ok(()),
-                other => other?,
+            if let Err(error) = self.flush(steps, |_| {}).await {
+                if !error.is_retryable() {
+                    self.fail(&error);
+                }
+                return;
             }
         }
     }
 
+    /// The caller holds `store_files`.
     async fn write_rows(&self) -> Result<bool, CheckpointError> {
+        if self.status.has_failed() {
+            return Ok(false);
+        }
         // What an earlier checkpoint could not write comes first: the shards have to include the same entries.
         if !self.has(Fault::CheckpointOld) {
             let unwritten = self.jobs(|shard| shard.data().write().store.retry_flush());
@@ -173,7 +181,7 @@ impl Storage {
             let membership = self.rows.lock().membership.clone();
             self.log.save_membership(&membership)?;
         }
-        self.log.release(previous)?;
+        runtime::block(|| self.log.release(previous))?;
         Ok(true)
     }
 
@@ -187,7 +195,8 @@ impl Storage {
     fn freeze(&self) -> Option<(Checkpoint, Vec<(ShardId, FlushJob)>)> {
         let mut guard = self.rows.lock();
         let rows = &mut *guard;
-        let applied = rows.applied?;
+        // A node that failed may have applied part of an entry.
+        let applied = rows.applied.filter(|_| !self.status.has_failed())?;
         let ahead = |shard: &Shard| shard.data().read().store.position() > applied.index;
         if rows.replica.each().any(ahead) {
             return None;
@@ -208,7 +217,7 @@ impl Storage {
         Some((Checkpoint { at: Some(applied), membership: rows.membership.clone() }, jobs))
     }
 
-    /// Writes rows. `then` runs at the moment from which all shards read them from their files.
+    /// Writes rows. Once all shards read them from their files, `then` runs under the same lock.
     async fn flush(
         &self,
         jobs: Vec<(ShardId, FlushJob)>,

@@ -53,7 +53,14 @@ pub fn open(setup: Setup) -> Result<Engine, StartError> {
         |error: std::io::Error| StartError::Raft(format!("cannot start a thread: {error}"));
     let thread = spawned.map_err(no_thread)?;
     let ended = || StartError::Raft("the node stopped while it was starting".to_owned());
-    let (node, runtime) = start.recv().map_err(|_| ended())??;
+    let (node, runtime) = match start.recv().unwrap_or_else(|_| Err(ended())) {
+        Ok(started) => started,
+        Err(error) => {
+            // The directory is free only once everything has ended.
+            let _ = thread.join();
+            return Err(error);
+        }
+    };
     let damaged = {
         let node = node.clone();
         move |error: &EngineError| node.fail(error)

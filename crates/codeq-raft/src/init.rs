@@ -23,7 +23,7 @@ const NODE_ID_BITS: u32 = 53;
 /// interrupted call can be repeated.
 ///
 /// It opens the directory as that of a single node first, which replays its log, applies the settings and checkpoints
-/// all shards. The replicated log then continues behind that of the single node.
+/// all shards. The replicated log then continues after that of the single node.
 pub fn init(
     disk: &SharedDisk,
     dir: &Path,

@@ -26,7 +26,8 @@ use crate::types::{Digests, Member, NodeId, Origin, Proposal, Types};
 /// Maximum number of entries in flight. A second one keeps the disk busy while the first is applied; more would only make
 /// the entries smaller.
 const IN_FLIGHT_MAX: usize = 2;
-/// Bytes in flight, apart from a single larger entry. The log may not have written them yet, so they need room too.
+/// Bytes in flight at which no further entry is proposed. The log may not have written them yet, so
+/// they need room too.
 const IN_FLIGHT_BYTES_MAX: usize = 8 << 20;
 /// Room for one entry: the largest group, and as much again for what surrounds its commands.
 const ENTRY_ROOM: u64 = 2 * GROUP_BYTES_MAX as u64;
@@ -73,7 +74,7 @@ pub(crate) async fn run(node: Arc<Shared>, raft: Raft<Types>) {
                 node.configure();
             }
         }
-        // The gates change with time alone.
+        // The gates change as time passes, without any event.
         let mut wait = node.timing.heartbeat;
         match leadership {
             Some(Leadership { term, ready: true }) if node.gates.may_lead() => {
@@ -88,7 +89,9 @@ pub(crate) async fn run(node: Arc<Shared>, raft: Raft<Types>) {
         tokio::select! {
             biased;
             changed = watched.changed() => if changed.is_err() {
-                return node.stopped(&Fatal::Stopped);
+                // Openraft says why it stops, unless it panics.
+                let why = watched.borrow().running_state.clone();
+                return node.stopped(&why.err().unwrap_or(Fatal::Panicked));
             },
             () = node.storage.wake.notified() => {}
             () = runtime::sleep(wait) => {}
@@ -223,7 +226,7 @@ impl Shared {
                 (gathered, replica.take_unconfirmed(), digests, replica.wait(at))
             };
             if !unconfirmed.is_empty() {
-                self.confirm(raft, unconfirmed);
+                self.confirm(raft, term, unconfirmed);
             }
             let Some(gathered) = gathered else {
                 return wait.map_or(Duration::MAX, |wait| Duration::from_millis(wait.max(1)));
@@ -273,19 +276,40 @@ impl Shared {
     }
 
     /// A4: sends answers that were not logged, once it is certain that this node still led when they were found.
-    fn confirm(self: &Arc<Shared>, raft: &Raft<Types>, answers: Vec<(ReplyTo, Answer)>) {
-        let (raft, unchecked) = (raft.clone(), self.storage.has(Fault::AnswerWithoutReadIndex));
-        let node = Arc::clone(self);
-        node.confirming.fetch_add(1, Ordering::AcqRel);
-        runtime::spawn(async move {
-            let leads = unchecked || raft.get_read_log_id().await.is_ok();
+    fn confirm(self: &Arc<Shared>, raft: &Raft<Types>, term: u64, answers: Vec<(ReplyTo, Answer)>) {
+        self.confirming.fetch_add(1, Ordering::AcqRel);
+        let mut unconfirmed = self.unconfirmed.lock();
+        unconfirmed.waiting.push((term, answers));
+        if !std::mem::replace(&mut unconfirmed.running, true) {
+            runtime::spawn(run_confirmations(Arc::clone(self), raft.clone()));
+        }
+    }
+}
+
+/// Runs rounds until no answer waits for one.
+async fn run_confirmations(node: Arc<Shared>, raft: Raft<Types>) {
+    loop {
+        let waiting = {
+            let mut unconfirmed = node.unconfirmed.lock();
+            unconfirmed.running = !unconfirmed.waiting.is_empty();
+            std::mem::take(&mut unconfirmed.waiting)
+        };
+        if waiting.is_empty() {
+            return;
+        }
+        let unchecked = node.storage.has(Fault::AnswerWithoutReadIndex);
+        let confirmed = unchecked || raft.get_read_log_id().await.is_ok();
+        // It may have lost its office and won it again meanwhile.
+        let now = term_as_leader(&raft.metrics().borrow(), node.storage.id);
+        for (term, answers) in waiting {
+            let leads = unchecked || (confirmed && now == Some(term));
             for (reply, answer) in answers {
                 let answer = if leads { answer } else { Err(EngineError::NoLeader) };
                 // A client that is gone does not need to know: there is nothing to give back.
                 let _ = reply.send(answer);
             }
             node.confirming.fetch_sub(1, Ordering::AcqRel);
-            node.storage.settled.notify_one();
-        });
+        }
+        node.storage.settled.notify_one();
     }
 }

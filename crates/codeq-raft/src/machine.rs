@@ -18,8 +18,17 @@ pub(crate) struct Machine(pub Arc<Storage>);
 
 impl Machine {
     fn apply_entry(&self, entry: Entry) -> Result<(), AnyError> {
+        let mut rows = self.0.rows.lock();
+        let applied = self.apply_to(&mut rows, entry);
+        if let Err(error) = &applied {
+            // Under the lock: part of the entry may be in the rows, and no checkpoint may include it.
+            self.0.fail(error);
+        }
+        applied
+    }
+
+    fn apply_to(&self, rows: &mut storage::Rows, entry: Entry) -> Result<(), AnyError> {
         let (id, storage) = (entry.log_id, &self.0);
-        let mut rows = storage.rows.lock();
         match entry.payload {
             EntryPayload::Blank => rows.replica.skip(id.index),
             EntryPayload::Membership(membership) => {
@@ -37,8 +46,7 @@ impl Machine {
                     let compared = rows.replica.compare(digests.index, &digests.by_shard);
                     compared.map_err(|error| AnyError::new(&error))?;
                 }
-                self.apply_proposal(&mut rows, id, &proposal)
-                    .map_err(|error| AnyError::new(&error))?;
+                self.apply_proposal(rows, id, &proposal).map_err(|error| AnyError::new(&error))?;
             }
         }
         rows.applied = Some(id);
@@ -127,6 +135,8 @@ impl RaftStateMachine<Types> for Machine {
     ) -> Result<(), StorageError> {
         let _files = self.0.store_files.lock().await;
         runtime::block(|| self.0.install(meta)).map_err(|error| {
+            // Before the files are free: the stores may be neither the old nor the new ones.
+            self.0.fail(&error);
             // Openraft may be waiting for the log to continue after the snapshot.
             self.0.log.not_installed(&error.to_string());
             StorageIOError::write_snapshot(Some(meta.signature()), AnyError::new(&error)).into()

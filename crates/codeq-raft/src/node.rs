@@ -38,10 +38,10 @@ use crate::types::{Entry, LogId, Types};
 /// Bytes of applied entries that stay in the log, for nodes that were away for a while: sending them is quicker than
 /// sending all rows.
 const LOG_KEEP_BYTES: u64 = 256 << 20;
-/// An excess of the log over what is kept that is worth a checkpoint.
+/// How far the log may exceed that before a checkpoint is made to shorten it.
 const LOG_EXCESS_BYTES: u64 = 64 << 20;
 
-/// How long a node that stops works on what was proposed.
+/// How long a node that stops waits for its proposals to be committed and answered.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 
 /// What a node starts with.
@@ -98,6 +98,7 @@ impl Node {
             reads: Reads::default(),
             receiving: Mutex::default(),
             confirming: AtomicUsize::new(0),
+            unconfirmed: Mutex::default(),
             ready: watch::Sender::new(false),
             storage,
         });
@@ -133,7 +134,7 @@ impl Node {
         Arc::clone(&self.shared.storage.applied)
     }
 
-    /// Whether rows of another node are being installed. Openraft counts them already.
+    /// Whether rows of another node are being installed. Openraft already counts them as committed.
     pub fn is_installing(&self) -> bool {
         self.shared.receiving.lock().installing.strong_count() > 0
     }
@@ -153,7 +154,8 @@ impl Node {
         self.shared.storage.status.push(shard, request);
     }
 
-    /// Whether this node leads, has applied what its log held, and knows the time.
+    /// Whether this node leads, reaches a majority, has applied what its log held, and knows the
+    /// time.
     pub fn is_ready(&self) -> bool {
         self.shared.time.moment().is_some() && self.shared.gates.may_lead()
     }
@@ -232,7 +234,8 @@ impl Node {
         self.shared.gates.is_alone()
     }
 
-    /// Waits until this node leads. Nobody else can, so it need not wait for a lease to end first.
+    /// Elects this node, and waits until it is ready. It is the only voter, so no lease has to end
+    /// first.
     pub(crate) async fn lead_alone(&self) -> Result<(), StartError> {
         let mut ready = self.shared.ready.subscribe();
         let status = &self.shared.storage.status;
@@ -311,7 +314,8 @@ fn bytes_of(entry: &Entry) -> usize {
     }
 }
 
-/// Pings the other voters from time to time, and opens or closes the gates.
+/// Pings the other voters from time to time, lets this node stand for election or not, and shortens
+/// the log when it has grown.
 async fn ping(node: Arc<Shared>, raft: Raft<Types>) {
     let limit = node.timing.lease();
     loop {

@@ -30,7 +30,7 @@ impl Node {
                     return Ok(index);
                 }
                 if self.raft.metrics().borrow().running_state.is_err() {
-                    return Err(EngineError::Closed);
+                    return Err(self.shared.storage.status.error());
                 }
                 runtime::sleep(self.shared.timing.heartbeat).await;
             }

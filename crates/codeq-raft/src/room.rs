@@ -10,13 +10,14 @@ use crate::runtime;
 use crate::storage::{Refusal, Storage};
 
 impl Storage {
-    /// Makes sure that entries of this many bytes fit into the log, and prepares a segment if need be. The log prepares
-    /// segments in advance, and further ones while it writes, so more than a frame is not asked for. A disk that
-    /// fails, and is not just full, stops the node.
+    /// Makes sure that entries of this many bytes fit into the log, and prepares a segment if need
+    /// be. More than a frame counts as one frame: more may never be free at once, and the log
+    /// prepares further segments while it writes. A disk that fails, and is not just full, stops
+    /// the node.
     pub async fn make_room(self: &Arc<Storage>, bytes: u64) -> Result<(), EngineError> {
-        if self.memory_is_full() {
+        if let Some(error) = self.memory_is_full() {
             self.checkpoint_in_background();
-            return Err(EngineError::DiskFull);
+            return Err(error);
         }
         self.prepare_ahead();
         let bytes = bytes.min(self.options.log().max_frame_bytes());
@@ -30,7 +31,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Prepares a segment beside everything else, if one is due.
+    /// Prepares a segment in the background, if one is due.
     fn prepare_ahead(self: &Arc<Storage>) {
         if !self.log.has_job() {
             return;
@@ -61,21 +62,28 @@ impl Storage {
         let error = match runtime::unblock(run).await.map_err(|_| EngineError::Closed)? {
             Ok(done) => {
                 *self.refusal.lock() = None;
-                self.status.set_short(None);
+                self.report_shortage(None);
                 return Ok(done);
             }
             Err(error) => error,
         };
         let Some(shortage) = error.shortage() else {
-            let failed = EngineError::Failed(error.to_string().into());
-            self.status.fail(&failed);
-            self.wake.notify_one();
-            return Err(failed);
+            self.fail(&error);
+            return Err(self.status.error());
         };
-        self.status.set_short(Some(&error.to_string()));
+        self.report_shortage(Some(&error.to_string()));
         let error = EngineError::from(shortage);
         let until = runtime::now() + FULL_DISK_RETRY;
         *self.refusal.lock() = Some(Refusal { error: error.clone(), until });
         Err(error)
+    }
+
+    /// Reports that the log or a checkpoint lacks something, or that neither does any more.
+    pub fn report_shortage(&self, why: Option<&str>) {
+        if why.is_some()
+            || (self.refusal.lock().is_none() && self.checkpoint_short.lock().is_none())
+        {
+            self.status.set_short(why);
+        }
     }
 }

@@ -91,7 +91,8 @@ where
     JoinHandle(result)
 }
 
-/// Runs something that takes long, such as writing a file, beside the tasks. A simulation runs it at once.
+/// Runs something that takes long, such as writing a file, on another thread. A simulation runs it
+/// at once.
 pub async fn unblock<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
@@ -101,7 +102,8 @@ pub async fn unblock<T: Send + 'static>(
     }
 }
 
-/// Runs something that blocks the current task, such as a sync, without keeping tasks waiting that have just been woken.
+/// Runs something that blocks, such as a sync, on this thread. If the runtime has several threads,
+/// another one takes over the tasks that wait for this one.
 pub fn block<T>(work: impl FnOnce() -> T) -> T {
     let has_several_threads = || {
         let runtime = tokio::runtime::Handle::try_current();

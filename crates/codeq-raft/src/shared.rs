@@ -5,7 +5,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use codeq_core::id::ShardId;
-use codeq_engine::install;
+use codeq_engine::request::ReplyTo;
+use codeq_engine::{Answer, install};
 use openraft::{Config, Raft, SnapshotMeta, SnapshotPolicy};
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
@@ -75,6 +76,8 @@ pub(crate) struct Shared {
     pub receiving: Mutex<Transfers>,
     /// Answers that wait for a majority to confirm that this node leads.
     pub confirming: AtomicUsize,
+    /// Those that wait for the next round.
+    pub unconfirmed: Mutex<Unconfirmed>,
     /// Whether this node leads, has applied what its log held, and knows the time.
     pub ready: watch::Sender<bool>,
 }
@@ -85,6 +88,14 @@ pub(crate) struct Transfers {
     /// The rows that arrived last, while they are being installed.
     pub installing: Weak<()>,
     pub current: Option<(Receiving, Vote, SnapshotMeta<NodeId, Member>)>,
+}
+
+/// Answers that were found in committed rows and not logged, with the term in which this node led. One round is on its way
+/// at a time, and all answers that come meanwhile share the next one.
+#[derive(Default)]
+pub(crate) struct Unconfirmed {
+    pub running: bool,
+    pub waiting: Vec<(u64, Vec<(ReplyTo, Answer)>)>,
 }
 
 /// The reads of a node that wait for a read index. One round is on its way at a time, and all reads that arrive
@@ -110,7 +121,16 @@ impl Shared {
 
     /// Checkpoints the rows and frees the log up to `index`, except for what follows the previous checkpoint.
     pub async fn compact(&self, raft: &Raft<Types>, index: u64) {
-        let upto = self.storage.rows.lock().previous.min(index);
+        let (previous, is_current) = {
+            let rows = self.storage.rows.lock();
+            (rows.previous, rows.checkpoint.at == rows.applied)
+        };
+        let upto = previous.min(index);
+        let purged = self.storage.log.purged_log_id().map_or(0, |at| at.index);
+        if is_current && purged >= upto {
+            // There is nothing to write and nothing to free.
+            return;
+        }
         // Both fail only if openraft has stopped.
         if raft.trigger().snapshot().await.is_ok() && upto > 0 {
             let _ = raft.trigger().purge_log(upto).await;

@@ -62,7 +62,8 @@ impl Receiving {
         }
     }
 
-    /// Verifies the rows and makes them durable beside the stores. They must include everything up to entry `index`: what they lack would never be applied.
+    /// Verifies the rows and makes them durable beside the stores. They must include everything up
+    /// to entry `index`: what they lack would never be applied.
     pub fn finish(self, index: u64) -> Result<(), String> {
         for import in self.imports {
             let position = import.finish().map_err(|error| error.to_string())?.position;

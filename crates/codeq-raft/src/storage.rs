@@ -52,10 +52,10 @@ pub(crate) struct Storage {
     pub rows: Mutex<Rows>,
     /// Held while a checkpoint is written, or while rows of another node replace the stores.
     pub store_files: AsyncMutex<()>,
-    /// A checkpoint was begun because it was due, or failed a moment ago.
+    /// A checkpoint was begun in the background and is not finished, or it failed a moment ago.
     pub checkpointing: AtomicBool,
-    /// The last checkpoint failed for lack of space.
-    pub checkpoint_short: AtomicBool,
+    /// What the last checkpoint lacked.
+    pub checkpoint_short: Mutex<Option<EngineError>>,
     /// Held while a segment of the log is prepared.
     pub preparing: Arc<AsyncMutex<()>>,
     /// Why the last segment could not be prepared.
@@ -76,8 +76,8 @@ pub(crate) struct Rows {
     pub replica: Replica,
     pub applied: Option<LogId>,
     pub membership: StoredMembership,
-    /// Who stamped the last entry. After a start, or for rows from another node, only the leader that wrote the last
-    /// included entry is known: it is the same or a later one.
+    /// Who stamped the last entry. After a start, and for rows from another node, the leader that
+    /// wrote the last entry stands in: it is the same one or a later one.
     pub stamped_by: Leader,
     /// The last entry that the checkpoints include, and the members at that point.
     pub checkpoint: Checkpoint,
@@ -86,7 +86,8 @@ pub(crate) struct Rows {
     pub snapshots: u64,
 }
 
-/// Nothing can be written for lack of space. Until a moment, that is not tried again.
+/// A segment could not be prepared for lack of space or file descriptors. It is not tried again
+/// before `until`.
 pub(crate) struct Refusal {
     pub error: EngineError,
     pub until: Instant,
@@ -147,7 +148,7 @@ impl Storage {
             rows: Mutex::new(rows),
             store_files: AsyncMutex::default(),
             checkpointing: AtomicBool::new(false),
-            checkpoint_short: AtomicBool::new(false),
+            checkpoint_short: Mutex::default(),
             preparing: Arc::default(),
             refusal: Mutex::default(),
             applied: Arc::new(AppliedIndex::new(applied.map(|id| id.index))),
@@ -156,6 +157,12 @@ impl Storage {
             status,
             fault,
         }))
+    }
+
+    /// Stops the node because it must not go on. Nothing is acknowledged any more, and no checkpoint is written.
+    pub fn fail(&self, why: &impl ToString) {
+        self.status.fail(&EngineError::Failed(why.to_string().into()));
+        self.wake.notify_one();
     }
 
     /// Whether a bug is planted.
