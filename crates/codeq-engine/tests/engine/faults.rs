@@ -223,6 +223,21 @@ fn without_descriptors_writes_are_refused_by_name_and_go_on_later() {
 }
 
 #[test]
+fn an_engine_that_failed_writes_no_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let (engine, faults) = faulty(dir.path(), small());
+    put(&engine, "q", "1");
+    let store = || std::fs::read(dir.path().join("shard-000/store")).unwrap();
+    faults.fail_log_sync.store(true, Ordering::SeqCst);
+    engine.propose_blocking(enqueue(vec![new_task("q", "2")], 1)).unwrap_err();
+    eventually("it has failed", || engine.failure().is_some());
+    faults.fail_log_sync.store(false, Ordering::SeqCst);
+    let before = store();
+    engine.shutdown();
+    assert!(store() == before, "what may not be in the log reached the store");
+}
+
+#[test]
 fn a_full_disk_refuses_writes_keeps_reads_and_recovers() {
     let dir = tempfile::tempdir().unwrap();
     let (engine, faults) = faulty(dir.path(), small());
