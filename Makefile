@@ -170,6 +170,8 @@ bench:
 # Long simulator and crash campaigns. Power cuts need root and loop devices.
 campaign: prepare
 	$(CARGO) run --release --locked -p codeq -- sim --seeds $(SIM_SEEDS) --hours $(SIM_HOURS)
+	$(CARGO) run --release --locked -p codeq -- sim --cluster --seeds $(SIM_SEEDS)
+	$(CARGO) run --release --locked -p codeq -- sim --cluster --sabotage all
 	$(CARGO) run --release --locked -p codeq-crash -- kill --cycles $(KILLS)
 	$(CARGO) run --release --locked -p codeq-crash -- power --cycles $(CUTS)
 	$(CARGO) run --release --locked -p codeq-crash -- damage --stores $(DAMAGES) --manifests $(MANIFESTS)
