@@ -31,7 +31,7 @@ pub fn run(args: &Args) -> ExitCode {
         true => download(backup, dir).and_then(|downloaded| restore(downloaded.path(), dir)),
         false => restore(Path::new(backup), dir),
     };
-    ended(restored.map(|()| talk(&format!("restored {} from {backup}", dir.display()))))
+    ended(restored.map(|()| talk(&format!("restored {backup} into {}", dir.display()))))
 }
 
 /// Downloads a backup next to the new directory. The copy is deleted on drop.

@@ -23,7 +23,7 @@ impl Confirm {
         }
         if !std::io::stdin().is_terminal() {
             return Err(Failure::usage(
-                format!("{what} needs a confirmation, and stdin is not a terminal"),
+                format!("cannot {what} without a confirmation, and stdin is not a terminal"),
                 "add --yes, or see what would happen with --dry-run",
             ));
         }

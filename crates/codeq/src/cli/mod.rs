@@ -23,7 +23,7 @@ pub use failure::{About, Done, Exit, Failure};
 pub use output::{Output, Show, cell, cut};
 pub use profiles::{Profile, Profiles, profile_name};
 pub use progress::{Progress, bytes_below, waiting, watched};
-pub use text::{age, duration, input, moment, seconds, span};
+pub use text::{age, duration, input, moment, seconds, span, time};
 
 /// A noun of the command line: its verbs, and the options that all of them take.
 #[derive(clap::Args)]

@@ -54,6 +54,14 @@ pub fn seconds(duration: Duration) -> u64 {
     duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
 }
 
+/// Checks a time: RFC 3339.
+pub fn time(text: &str) -> Result<String, String> {
+    match text.parse::<Timestamp>() {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err("expected a time such as 2026-01-31T08:00:00Z".to_owned()),
+    }
+}
+
 /// Parses a moment: RFC 3339, or a duration before now, such as `2h`. Returns RFC 3339.
 pub fn moment(text: &str) -> Result<String, String> {
     if text.parse::<Timestamp>().is_ok() {
@@ -138,6 +146,14 @@ mod tests {
             assert!(duration(text).unwrap_err().contains("36500d"), "{text}");
         }
         assert_eq!([seconds(Duration::from_millis(1)), seconds(Duration::from_secs(2))], [1, 2]);
+    }
+
+    #[test]
+    fn times_are_not_ages() {
+        assert_eq!(time("2026-01-31T08:00:00+01:00"), Ok("2026-01-31T08:00:00+01:00".to_owned()));
+        for wrong in ["tomorrow", "2h", "", "2026-01-31"] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -54,7 +54,9 @@ pub async fn replay(
                 total.remaining += 1;
                 continue;
             }
-            if !dry_run {
+            if dry_run {
+                total.remaining += 1;
+            } else {
                 match session.http.replay_task(&task.id).await {
                     // Somebody else was faster.
                     Err(Error::Api { status: 404 | 409, .. }) => continue,

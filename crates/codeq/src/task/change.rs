@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use codeq_client::TaskChanges;
 
-use crate::cli::{About, Done, Session, duration, seconds};
+use crate::cli::{About, Done, Session, duration, seconds, time};
 
 pub const HELP: &str = "\
 Changes tasks that are waiting: ready, delayed, or waiting for a retry. A new delay or time replaces the old
@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", group = "change", value_parser = duration, conflicts_with = "run_at")]
     delay: Option<Duration>,
     /// Do not start the task before this time, such as 2026-01-31T08:00:00Z.
-    #[arg(long, value_name = "TIME", group = "change")]
+    #[arg(long, value_name = "TIME", group = "change", value_parser = time)]
     run_at: Option<String>,
 }
 

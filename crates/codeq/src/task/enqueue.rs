@@ -6,7 +6,7 @@ use codeq_client::TaskRecord;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::cli::{About, Done, Failure, Session, duration, input, seconds, talk};
+use crate::cli::{About, Done, Failure, Session, duration, input, seconds, talk, time};
 
 pub const HELP: &str = "\
 With --wait, prints the result instead of the task. Exit code: 0 completed, 1 failed, 4 the idempotency key
@@ -36,7 +36,7 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "run_at")]
     delay: Option<Duration>,
     /// Do not start the task before this time, such as 2026-01-31T08:00:00Z.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     run_at: Option<String>,
     /// Attempts before the task becomes a dead letter, 1 to 1000. Default: the queue's or the server's setting.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]

@@ -29,7 +29,7 @@ fn a_waiting_task_is_changed() {
     fails(&shop.run(&["task", "update", &id, "--delay", "1m", "--run-at", "x"]), 2, "--run-at");
     let other = shop.enqueue("resize", &[]);
     let bad = shop.run(&["task", "update", &other, "--run-at", "noon", "-o", "name"]);
-    fails(&bad, 1, "invalid_run_at");
+    fails(&bad, 2, "--run-at");
     // One that cannot be changed does not keep the others from it.
     let both = shop.run(&["task", "update", &id, &other, "--priority", "3"]);
     assert_eq!(both.code, 4, "{}", both.err);

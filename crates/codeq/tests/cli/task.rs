@@ -106,7 +106,7 @@ fn every_error_has_its_exit_code_and_says_what_to_try() {
     fails(&shop.run(&["task", "enqueue", "mail", "--priority", "12"]), 2, "0..=9");
     fails(&shop.run(&["task", "list", "--limit", "0"]), 2, "--limit");
     fails(&shop.run(&["task", "enqueue"]), 2, "<QUEUE>");
-    fails(&shop.run(&["task", "enqueue", "mail", "--run-at", "noon"]), 1, "invalid_run_at");
+    fails(&shop.run(&["task", "enqueue", "mail", "--run-at", "noon"]), 2, "--run-at");
     fails(&shop.run(&["task", "histry", &id]), 2, "history");
     fails(&shop.run(&["task", "list", "--token", "wrong", "-o", "name"]), 6, "invalid_token");
     fails(&shop.run(&["--token", "wrong", "task", "list", "-o", "name"]), 6, "invalid_token");
