@@ -178,6 +178,7 @@ impl Storage {
         })
         .await?;
         if self.has(Fault::LateMembership) {
+            runtime::sleep(FULL_DISK_RETRY / 5).await;
             let membership = self.rows.lock().membership.clone();
             self.log.save_membership(&membership)?;
         }

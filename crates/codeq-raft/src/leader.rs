@@ -209,9 +209,7 @@ impl Shared {
                 }
                 bytes as u64
             };
-            if let Err(error) = self.storage.make_room(in_flight + ENTRY_ROOM).await
-                && !self.storage.has(Fault::IgnoreFullDisk)
-            {
+            if let Err(error) = self.storage.make_room(in_flight + ENTRY_ROOM).await {
                 // Before anybody is answered.
                 self.set_refusing(Some(error.clone()));
                 self.storage.rows.lock().replica.refuse(&error);
@@ -234,9 +232,7 @@ impl Shared {
             let number = gathered.number;
             let bytes: usize = gathered.records.iter().map(|(_, record)| record.len()).sum();
             let needed = in_flight + bytes as u64 + ENTRY_ROOM;
-            if let Err(error) = self.storage.make_room(needed).await
-                && !self.storage.has(Fault::IgnoreFullDisk)
-            {
+            if let Err(error) = self.storage.make_room(needed).await {
                 self.set_refusing(Some(error.clone()));
                 self.storage.rows.lock().replica.refuse_proposal(number, &error);
                 return Duration::MAX;

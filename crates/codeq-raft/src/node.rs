@@ -175,7 +175,6 @@ impl Node {
                 // Openraft stops for good when its log cannot be written: a full disk is noticed before.
                 if bytes > 0
                     && let Err(error) = shared.storage.make_room(bytes as u64).await
-                    && !shared.storage.has(Fault::IgnoreFullDisk)
                 {
                     return Response::Failed(error.to_string());
                 }

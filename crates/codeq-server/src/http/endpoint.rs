@@ -270,7 +270,7 @@ fn counted(route: &Route, seen: &Seen, response: Response) -> Result<Response, P
         Verb::Get => share.hold(HeldFor::Answers, bytes).ok_or_else(ServiceError::overloaded)?,
         _ => share.hold_anyway(HeldFor::Answers, bytes),
     };
-    Ok(response.map(|body| Body::new(response::Counted { body, hold })))
+    Ok(response.map(|body| Body::new(response::Counted::new(body, hold))))
 }
 
 /// Authenticates and authorizes the caller, and applies the rate limit.

@@ -1,7 +1,8 @@
 //! Builds responses.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, HttpBody};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -49,10 +50,28 @@ pub fn status_only(status: StatusCode) -> Response {
 
 /// A response body whose bytes are charged to the memory budget until they are sent.
 pub struct Counted {
-    /// The wrapped body.
-    pub body: Body,
-    /// The charge for its bytes.
-    pub hold: Hold,
+    body: Body,
+    hold: Arc<Hold>,
+}
+
+impl Counted {
+    /// Charges the bytes of a body to `hold`.
+    pub fn new(body: Body, hold: Hold) -> Counted {
+        Counted { body, hold: Arc::new(hold) }
+    }
+}
+
+/// Bytes with their charge: over HTTP/1, hyper takes the whole body at once and drops it long before the client has read
+/// it.
+struct Charged {
+    bytes: Bytes,
+    _hold: Arc<Hold>,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl HttpBody for Counted {
@@ -63,7 +82,9 @@ impl HttpBody for Counted {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let charge = |bytes| Bytes::from_owner(Charged { bytes, _hold: Arc::clone(&self.hold) });
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(charge))))
     }
 
     fn is_end_stream(&self) -> bool {

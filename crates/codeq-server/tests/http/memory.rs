@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use reqwest::{Client, Response};
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
 
 use crate::http::harness::{Harness, PRODUCER, PRODUCER_B, WORKER};
 
@@ -85,6 +87,37 @@ async fn answers_that_nobody_takes_are_bounded_and_one_tenant_has_half() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     h.get(PRODUCER, "tasks?limit=1000").await.expect(200);
+}
+
+#[tokio::test]
+async fn answers_over_http_1_that_nobody_takes_are_bounded_too() {
+    const HALF: u64 = 32 << 20;
+    let h = Harness::with(|config| config.http.max_buffered_bytes = Some(64 << 20)).await;
+    fill(&h, PRODUCER, 5).await;
+    let mut connections = Vec::new();
+    for _ in 0..12 {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4_096).unwrap();
+        let mut connection = socket.connect(h.addr()).await.unwrap();
+        let head = format!(
+            "GET /v1/codeq/tasks?limit=1000 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {PRODUCER}\r\n\r\n"
+        );
+        connection.write_all(head.as_bytes()).await.unwrap();
+        let mut status = [0; 12];
+        connection.read_exact(&mut status).await.unwrap();
+        connections.push((status, connection));
+    }
+    let refused = connections.iter().filter(|(status, _)| status.ends_with(b"503")).count();
+    assert!((4..=6).contains(&refused), "{refused}");
+    let held = metric(&h, "codeq_held_bytes").await;
+    assert!((HALF / 2..=HALF + (64 << 10)).contains(&held), "{held}");
+    // What is given up is free again.
+    drop(connections);
+    let start = Instant::now();
+    while metric(&h, "codeq_held_bytes").await > 1 << 20 {
+        assert!(start.elapsed() < Duration::from_secs(30), "not given back");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test]
