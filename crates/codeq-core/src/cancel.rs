@@ -58,7 +58,7 @@ impl<K: Kv> Step<'_, K> {
         if !row.cancel_requested {
             row.cancel_requested = true;
             // `updated_at` stays: for a running task, it says when its worker was last heard from.
-            self.record_move(
+            self.record_transition(
                 seq,
                 row,
                 Some(Place::InProgress),

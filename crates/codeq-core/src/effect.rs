@@ -23,7 +23,7 @@ pub enum Effect {
         queue: QueueId,
     },
     /// A task changed its place.
-    Moved(Move),
+    Moved(Transition),
     /// A result callback has to be delivered.
     CallbackDue {
         /// Number of the finished task.
@@ -51,7 +51,7 @@ pub enum Effect {
 
 /// A task's transition from one place to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Move {
+pub struct Transition {
     /// The number of this transition in its shard. It is never reused and survives restarts.
     pub number: u64,
     /// The task.

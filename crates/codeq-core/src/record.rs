@@ -3,7 +3,7 @@
 //! A record has a name that is unique within its tenant and kind, a revision that grows with every put, and
 //! optionally an expiry. An expired record is invisible at once, whether or not a sweep has removed it yet.
 //!
-//! `put_record` changes records, `read/records` reads them, and `record_index` finds them.
+//! `change_record` changes records, `read/records` reads them, and `record_index` finds them.
 
 use std::fmt;
 use std::sync::Arc;

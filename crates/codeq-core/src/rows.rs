@@ -245,7 +245,7 @@ pub struct MetaRow {
     /// The settings in force.
     pub settings: Settings,
     /// Number of the next transition.
-    pub moves: u64,
+    pub transitions: u64,
     /// Wall time of the last group. Since version 2.
     pub wall: Millis,
 }

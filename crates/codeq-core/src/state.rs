@@ -97,7 +97,7 @@ impl State {
             next_queue: 1,
             now: 0,
             settings: Settings::of_empty_shard(),
-            moves: 1,
+            transitions: 1,
             wall: 0,
         });
         let mut state = State {

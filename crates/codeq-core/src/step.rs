@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::command::Fence;
-use crate::effect::{Effect, Move};
+use crate::effect::{Effect, Transition};
 use crate::history::{Entry, Event};
 use crate::id::TaskId;
 use crate::keys::{self, Order, QueueId, Seq, TimerKind};
@@ -159,7 +159,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// Stores a new task in its first place.
-    pub fn settle(
+    pub fn store_new(
         &mut self,
         seq: Seq,
         row: &mut TaskRow,
@@ -169,7 +169,7 @@ impl<K: Kv> Step<'_, K> {
         row.place = place;
         self.enter(seq, row, true)?;
         self.kv.insert(Table::Index, keys::index(row.queue, place, seq), Bytes::new());
-        self.record_move(seq, row, None, cause)?;
+        self.record_transition(seq, row, None, cause)?;
         self.kv.insert(Table::Task, keys::task(seq), row.encode());
         self.reindex_head(row.queue)
     }
@@ -201,7 +201,7 @@ impl<K: Kv> Step<'_, K> {
                 self.kv.put(Table::Index, key, Bytes::new());
             }
         }
-        self.record_move(seq, row, Some(from), cause)?;
+        self.record_transition(seq, row, Some(from), cause)?;
         self.save(seq, row);
         self.reindex_head(row.queue)
     }
@@ -313,7 +313,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// Records a transition in the task's history and reports it to the engine.
-    pub fn record_move(
+    pub fn record_transition(
         &mut self,
         seq: Seq,
         row: &mut TaskRow,
@@ -340,9 +340,9 @@ impl<K: Kv> Step<'_, K> {
     ) -> Result<(), KvError> {
         let queue = &self.queue(row.queue)?.row;
         let (tenant, queue) = (Arc::clone(&queue.tenant), Arc::clone(&queue.name));
-        let number = self.state.meta.moves;
-        self.state.meta.moves += 1;
-        self.effects.push(Effect::Moved(Move {
+        let number = self.state.meta.transitions;
+        self.state.meta.transitions += 1;
+        self.effects.push(Effect::Moved(Transition {
             number,
             id: row.id(seq),
             tenant,

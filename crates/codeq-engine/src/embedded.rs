@@ -24,7 +24,7 @@ use crate::recover::OpenedDir;
 use crate::request::Notice;
 use crate::scrub::Scrub;
 use crate::shard::Shard;
-use crate::shard_thread::{Checkpoint, ShardThread};
+use crate::shard_thread::{CheckpointState, ShardThread};
 use crate::status::Status;
 
 /// The threads of an engine.
@@ -147,7 +147,7 @@ fn start(
             background: background.clone(),
             clock: Arc::clone(&clock),
             options: options.clone(),
-            checkpoint: Checkpoint::default(),
+            checkpoint: CheckpointState::default(),
             seed: split_mix64(seed ^ u64::from(number.0)),
             stopping: false,
             refusing: false,

@@ -132,7 +132,7 @@ impl Group {
         // Wake each mailbox once, after all of its answers are in it.
         let mut touched: Vec<Arc<dyn Mailbox>> = Vec::new();
         for (to, answer) in self.answers.drain(..) {
-            let Some((to, answer)) = to.settle(answer) else { continue };
+            let Some((to, answer)) = to.resolve(answer) else { continue };
             let sent = match to {
                 ReplyTo::Mailbox(mailbox, number) => {
                     let sent = mailbox.deliver(number, answer);

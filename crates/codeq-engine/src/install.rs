@@ -73,14 +73,14 @@ pub fn commit(
     layout::replace(disk, dir, UNFINISHED, NAME, &text(manifest, note))
 }
 
-/// Finishes a committed installation: names the stores, calls `settle` with the caller's note, and forgets the
-/// installation. `settle` makes everything else that depends on the rows durable; after a crash it is called again.
+/// Finishes a committed installation: names the stores, calls `match_log_to_rows` with the caller's note, and forgets the
+/// installation. `match_log_to_rows` makes everything else that depends on the rows durable; after a crash it is called again.
 /// Returns whether there was an installation. Without one, removes what an uncommitted one has left.
 pub fn finish<E: From<OpenError>>(
     disk: &dyn Disk,
     dir: &Path,
     manifest: Manifest,
-    settle: impl FnOnce(&[u8]) -> Result<(), E>,
+    match_log_to_rows: impl FnOnce(&[u8]) -> Result<(), E>,
 ) -> Result<bool, E> {
     let note = load(disk, dir, manifest)?;
     // The previous process may have died between a change of this name and its sync. Neither its presence nor its
@@ -101,7 +101,7 @@ pub fn finish<E: From<OpenError>>(
         };
         rename().map_err(OpenError::io("install", &to))?;
     }
-    settle(&note)?;
+    match_log_to_rows(&note)?;
     let remove = || disk.remove(&path(dir)).and_then(|()| disk.sync_dir(dir));
     remove().map_err(OpenError::io("remove", &path(dir)))?;
     Ok(true)

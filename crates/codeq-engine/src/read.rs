@@ -36,7 +36,7 @@ pub struct ListPage {
 
 /// Something read from a shard that may not be durable yet.
 #[derive(Debug)]
-pub struct Seen<T> {
+pub struct Applied<T> {
     value: T,
     batch: Batch,
 }
@@ -47,9 +47,9 @@ impl Engine {
         self.read(id.shard(self.shards()), |reader| reader.task(tenant, id)).await
     }
 
-    /// A task as of the latest applied command, durable or not: for traces, not to be shown.
+    /// A task as of the latest applied command, durable or not: for traces, not for clients.
     pub fn task_now(&self, tenant: &str, id: TaskId) -> Option<Task> {
-        self.look(id.shard(self.shards()), |reader| reader.task(tenant, id)).ok()?.value
+        self.read_applied(id.shard(self.shards()), |reader| reader.task(tenant, id)).ok()?.value
     }
 
     /// A task, with its result once it is finished.
@@ -183,11 +183,11 @@ impl Engine {
         look: impl FnOnce(&ShardReader<'_>) -> Result<T, KvError>,
     ) -> Result<T, EngineError> {
         self.catch_up().await?;
-        let seen = self.look(shard, look)?;
-        self.shown(shard, seen).await
+        let applied = self.read_applied(shard, look)?;
+        self.once_durable(shard, applied).await
     }
 
-    /// Completes once [`Engine::look`] sees everything that was acknowledged before this call: at once, unless the
+    /// Completes once [`Engine::read_applied`] sees everything that was acknowledged before this call: at once, unless the
     /// engine is a member of a cluster.
     pub async fn catch_up(&self) -> Result<(), EngineError> {
         match self.driver.catch_up() {
@@ -196,33 +196,37 @@ impl Engine {
         }
     }
 
-    /// Reads from one shard as of the latest applied command. [`Engine::shown`] waits until the result may be shown
+    /// Reads from one shard as of the latest applied command. [`Engine::once_durable`] waits until the result may be shown
     /// to anybody. The shard waits meanwhile, so be quick.
-    pub fn look<T>(
+    pub fn read_applied<T>(
         &self,
         shard: ShardId,
         look: impl FnOnce(&ShardReader<'_>) -> Result<T, KvError>,
-    ) -> Result<Seen<T>, EngineError> {
+    ) -> Result<Applied<T>, EngineError> {
         let handle = self.shards.get(usize::from(shard)).ok_or(EngineError::Closed)?;
         let data = handle.data.read();
         let reader = Reader { state: &data.state, kv: &data.store };
         let value = look(&reader);
         let value = value.map_err(|error| EngineError::Failed(error.to_string().into()))?;
-        Ok(Seen { value, batch: data.batch })
+        Ok(Applied { value, batch: data.batch })
     }
 
     /// Waits until what was read from a shard is durable.
-    pub async fn shown<T>(&self, shard: ShardId, seen: Seen<T>) -> Result<T, EngineError> {
+    pub async fn once_durable<T>(
+        &self,
+        shard: ShardId,
+        applied: Applied<T>,
+    ) -> Result<T, EngineError> {
         let handle = self.shards.get(usize::from(shard)).ok_or(EngineError::Closed)?;
         let mut durable = handle.durable.clone();
-        if *durable.borrow() < seen.batch {
-            let reached = durable.wait_for(|reached| *reached >= seen.batch).await;
+        if *durable.borrow() < applied.batch {
+            let reached = durable.wait_for(|reached| *reached >= applied.batch).await;
             reached.map_err(|_| self.status.error())?;
         }
         if let Some(error) = self.failure() {
             return Err(error);
         }
-        Ok(seen.value)
+        Ok(applied.value)
     }
 
     /// Reads a shard's state as of the latest applied command, durable or not, for gauges. The shard waits meanwhile,

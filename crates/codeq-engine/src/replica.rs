@@ -421,22 +421,9 @@ impl Replica {
         }
     }
 
-    /// The cluster did not take a proposal: none of it was or will be applied.
-    pub fn not_taken(&mut self, number: u64) {
-        self.end_proposal(number, &EngineError::NoLeader);
-    }
-
-    /// A proposal was handed over, but it is not known whether it will be committed.
-    pub fn lost(&mut self, number: u64) {
-        self.end_proposal(number, &EngineError::Unknown);
-    }
-
-    /// A proposal was not handed over, for this reason.
-    pub fn refuse_proposal(&mut self, number: u64, error: &EngineError) {
-        self.end_proposal(number, error);
-    }
-
-    fn end_proposal(&mut self, number: u64, error: &EngineError) {
+    /// A proposal ends with an error: `NoLeader` if none of it was or will be applied, `Unknown` if it was handed over and
+    /// may still be committed, or the reason why it was not handed over.
+    pub fn end_proposal(&mut self, number: u64, error: &EngineError) {
         if let Ok(at) = self.proposed.binary_search_by_key(&number, |it| it.number)
             && let Some(proposed) = self.proposed.remove(at)
         {

@@ -140,7 +140,7 @@ impl ReplyTo {
     }
 
     /// The final receiver and answer. `None` if other shards have yet to answer.
-    pub(crate) fn settle(self, answer: Answer) -> Option<(ReplyTo, Answer)> {
+    pub(crate) fn resolve(self, answer: Answer) -> Option<(ReplyTo, Answer)> {
         let (to, answer) = match self {
             ReplyTo::First(first) => {
                 let to = first.0.to.lock().take();
@@ -156,12 +156,12 @@ impl ReplyTo {
             ReplyTo::Part(combined, part) => combined.answered(part, answer)?,
             to => return Some((to, answer)),
         };
-        to.settle(answer)
+        to.resolve(answer)
     }
 
     /// Sends the answer; returns it if it is no longer awaited.
     pub fn send(self, answer: Answer) -> Result<(), Answer> {
-        match self.settle(answer) {
+        match self.resolve(answer) {
             Some((ReplyTo::One(sender), answer)) => sender.send(answer),
             Some((ReplyTo::Mailbox(mailbox, number), answer)) => {
                 let sent = mailbox.deliver(number, answer);

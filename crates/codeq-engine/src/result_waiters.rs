@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use codeq_core::effect::{Effect, Move};
+use codeq_core::effect::{Effect, Transition};
 use codeq_core::keys::Seq;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -92,7 +92,7 @@ impl ResultWaiters {
         }
         let mut waits = self.waits.lock();
         for effect in effects {
-            if let Effect::Moved(Move { id, to: Some(place), .. }) = effect
+            if let Effect::Moved(Transition { id, to: Some(place), .. }) = effect
                 && place.is_terminal()
             {
                 waits.wake(id.seq());
@@ -161,7 +161,7 @@ mod tests {
     }
 
     fn moved(seq: Seq, to: Place) -> Effect {
-        Effect::Moved(Move {
+        Effect::Moved(Transition {
             number: 1,
             id: TaskId::new(seq, 7),
             tenant: "a".into(),

@@ -36,7 +36,7 @@ pub struct ShardThread {
     pub background: Background,
     pub clock: Arc<EngineClock>,
     pub options: Options,
-    pub checkpoint: Checkpoint,
+    pub checkpoint: CheckpointState,
     pub seed: u64,
     pub stopping: bool,
     /// Writes are refused, and the readiness check says so.
@@ -45,7 +45,7 @@ pub struct ShardThread {
 
 /// State of the shard's checkpoints.
 #[derive(Default)]
-pub struct Checkpoint {
+pub struct CheckpointState {
     /// A job is in progress.
     pub running: bool,
     /// The last frame that the running job covers.
@@ -97,7 +97,7 @@ impl ShardThread {
                 Err(Stop::Failed(error)) => {
                     self.pipeline.fail(&error);
                     self.shard.fail(&error);
-                    self.settle(Err(error));
+                    self.answer_waits(Err(error));
                     return;
                 }
             }
@@ -300,7 +300,7 @@ impl ShardThread {
                 self.set_short(None, None);
                 let position = FrameIndex(self.shard.data().read().store.position());
                 self.pipeline.checkpointed(self.shard.number, position);
-                self.settle(Ok(()));
+                self.answer_waits(Ok(()));
                 self.maintain();
                 Ok(())
             }
@@ -310,7 +310,7 @@ impl ShardThread {
                 };
                 self.checkpoint.retry_at = after(Some(FULL_DISK_RETRY));
                 self.set_short(Some(short), Some(&error.to_string()));
-                self.settle(Err(short.into()));
+                self.answer_waits(Err(short.into()));
                 Ok(())
             }
         }
@@ -333,7 +333,7 @@ impl ShardThread {
         }
     }
 
-    fn settle(&mut self, outcome: Result<(), EngineError>) {
+    fn answer_waits(&mut self, outcome: Result<(), EngineError>) {
         for done in self.checkpoint.awaited.drain(..) {
             // A client that is gone does not need to know.
             let _ = done.send(outcome.clone());
@@ -354,7 +354,7 @@ impl ShardThread {
             // The log has everything: if this checkpoint fails, the next start only takes longer.
             let _ = self.shard.flushed(&mut job.run());
         }
-        self.settle(Ok(()));
+        self.answer_waits(Ok(()));
         self.inbox.close(&EngineError::Closed);
         Err(Stop::Closed)
     }

@@ -16,7 +16,7 @@ use codeq_store::{FlushJob, Flushed, StoreError};
 use crate::fault::Fault;
 use crate::log_store::LogStoreError;
 use crate::runtime;
-use crate::storage::{Checkpoint, Rows, Storage};
+use crate::storage::{Checkpoint, ReplicaRows, Storage};
 
 /// Why a checkpoint failed.
 #[derive(Debug, thiserror::Error)]
@@ -222,7 +222,7 @@ impl Storage {
     async fn flush(
         &self,
         jobs: Vec<(ShardId, FlushJob)>,
-        then: impl FnOnce(&mut Rows),
+        then: impl FnOnce(&mut ReplicaRows),
     ) -> Result<(), CheckpointError> {
         let began = runtime::now();
         let run = || jobs.into_iter().map(|(shard, job)| (shard, job.run())).collect();

@@ -51,9 +51,9 @@ pub enum Fault {
     /// Neither leaders nor followers check whether the disk is full.
     IgnoreFullDisk,
     /// Some transitions of tasks are reported to observers twice.
-    RepeatMoves,
+    RepeatTransitions,
     /// Some transitions of tasks are not reported to observers.
-    SkipMoves,
+    SkipTransitions,
     /// A new leader trusts any note of the time, whatever was stamped since, and wall clocks if there is none.
     StaleNote,
 }

@@ -125,7 +125,7 @@ impl Shared {
         while let Some(number) =
             replica.first_in_flight().filter(|_| self.storage.has(Fault::RefuseLost))
         {
-            replica.not_taken(number);
+            replica.end_proposal(number, &EngineError::NoLeader);
         }
         replica.step_down();
         drop(rows);
@@ -234,7 +234,7 @@ impl Shared {
             let needed = in_flight + bytes as u64 + ENTRY_ROOM;
             if let Err(error) = self.storage.make_room(needed).await {
                 self.set_refusing(Some(error.clone()));
-                self.storage.rows.lock().replica.refuse_proposal(number, &error);
+                self.storage.rows.lock().replica.end_proposal(number, &error);
                 return Duration::MAX;
             }
             let (node, incarnation) = (self.storage.id, self.storage.incarnation);
@@ -244,7 +244,7 @@ impl Shared {
                 digests: Some(digests),
             };
             let Ok(written) = raft.client_write_ff(proposal).await else {
-                self.storage.rows.lock().replica.lost(number);
+                self.storage.rows.lock().replica.end_proposal(number, &EngineError::Unknown);
                 return Duration::MAX;
             };
             let (node, raft) = (Arc::clone(self), raft.clone());
@@ -253,10 +253,11 @@ impl Shared {
                 // committed. Once it has stopped, `run` answers with the reason.
                 let written = matches!(written.await, Ok(Ok(_)));
                 if !written && raft.metrics().borrow().running_state.is_ok() {
-                    match node.storage.has(Fault::RefuseLost) {
-                        true => node.storage.rows.lock().replica.not_taken(number),
-                        false => node.storage.rows.lock().replica.lost(number),
-                    }
+                    let error = match node.storage.has(Fault::RefuseLost) {
+                        true => EngineError::NoLeader,
+                        false => EngineError::Unknown,
+                    };
+                    node.storage.rows.lock().replica.end_proposal(number, &error);
                     node.storage.wake.notify_one();
                 }
             });

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use codeq_engine::OpenError;
+use codeq_engine::{EngineError, OpenError};
 use openraft::storage::{RaftSnapshotBuilder, RaftStateMachine};
 use openraft::{AnyError, EntryPayload, Snapshot, SnapshotMeta, StorageIOError};
 
@@ -27,7 +27,7 @@ impl Machine {
         applied
     }
 
-    fn apply_to(&self, rows: &mut storage::Rows, entry: Entry) -> Result<(), AnyError> {
+    fn apply_to(&self, rows: &mut storage::ReplicaRows, entry: Entry) -> Result<(), AnyError> {
         let (id, storage) = (entry.log_id, &self.0);
         match entry.payload {
             EntryPayload::Blank => rows.replica.skip(id.index),
@@ -55,7 +55,7 @@ impl Machine {
 
     fn apply_proposal(
         &self,
-        rows: &mut crate::storage::Rows,
+        rows: &mut storage::ReplicaRows,
         id: LogId,
         proposal: &Proposal,
     ) -> Result<(), OpenError> {
@@ -65,7 +65,7 @@ impl Machine {
         let (term, node) = (id.leader_id.term, id.leader_id.node_id);
         if (term, node) != (origin.term, origin.node) && !storage.has(Fault::NoFence) {
             if own {
-                rows.replica.not_taken(origin.number);
+                rows.replica.end_proposal(origin.number, &EngineError::NoLeader);
             }
             rows.replica.skip(id.index);
             return Ok(());
@@ -81,8 +81,8 @@ impl Machine {
         }
         let observer = storage.options.observer.0.as_ref();
         let times = match storage.fault {
-            Some(Fault::RepeatMoves) if id.index.is_multiple_of(61) => 2,
-            Some(Fault::SkipMoves) if id.index.is_multiple_of(61) => 0,
+            Some(Fault::RepeatTransitions) if id.index.is_multiple_of(61) => 2,
+            Some(Fault::SkipTransitions) if id.index.is_multiple_of(61) => 0,
             _ => 1,
         };
         rows.replica.apply(id.index, number, records, |shard, effects| {
@@ -152,7 +152,7 @@ impl RaftStateMachine<Types> for Machine {
     }
 }
 
-fn snapshot(rows: &mut crate::storage::Rows) -> Snapshot<Types> {
+fn snapshot(rows: &mut storage::ReplicaRows) -> Snapshot<Types> {
     let meta = Storage::snapshot_meta(rows);
     let exports = rows.replica.each().map(|shard| shard.data().read().store.export()).collect();
     let rows = SnapshotRows { rows: Rows::Outgoing(exports), _installing: None };

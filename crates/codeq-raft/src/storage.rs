@@ -49,7 +49,7 @@ pub(crate) struct Storage {
     pub options: Options,
     pub manifest: Manifest,
     pub log: LogStore,
-    pub rows: Mutex<Rows>,
+    pub rows: Mutex<ReplicaRows>,
     /// Held while a checkpoint is written, or while rows of another node replace the stores.
     pub store_files: AsyncMutex<()>,
     /// A checkpoint was begun in the background and is not finished, or it failed a moment ago.
@@ -72,7 +72,7 @@ pub(crate) struct Storage {
 }
 
 /// The rows of a node, and which entries they include.
-pub(crate) struct Rows {
+pub(crate) struct ReplicaRows {
     pub replica: Replica,
     pub applied: Option<LogId>,
     pub membership: StoredMembership,
@@ -100,7 +100,7 @@ pub(crate) struct Checkpoint {
     pub membership: StoredMembership,
 }
 
-impl Rows {
+impl ReplicaRows {
     /// Who stamped the last entry, and with what time.
     pub fn last_stamp(&self) -> Stamp {
         Stamp { leader: self.stamped_by, moment: self.replica.now() }
@@ -117,7 +117,7 @@ impl Storage {
     ) -> Result<Arc<Storage>, StartError> {
         let manifest = recover::manifest_of_member(&*disk, dir, &options)?;
         let log = LogStore::open(&disk, dir, options.log(), fault)?;
-        install::finish(&*disk, dir, manifest, |note| settle(&log, dir, note))?;
+        install::finish(&*disk, dir, manifest, |note| match_log_to_rows(&log, dir, note))?;
         let shards = recover::open_shards(&disk, dir, &options, manifest)?;
         let wake = Arc::new(Notify::new());
         let applied = start(&log, &shards, fault)?;
@@ -127,7 +127,7 @@ impl Storage {
         let membership = membership_at(applied, log.membership());
         let checkpoint = Checkpoint { at: applied, membership: membership.clone() };
         let stamped_by = writer(applied);
-        let rows = Rows {
+        let rows = ReplicaRows {
             replica,
             applied,
             membership,
@@ -170,7 +170,7 @@ impl Storage {
         self.fault == Some(fault)
     }
 
-    pub fn snapshot_meta(rows: &mut Rows) -> SnapshotMeta<NodeId, Member> {
+    pub fn snapshot_meta(rows: &mut ReplicaRows) -> SnapshotMeta<NodeId, Member> {
         let Checkpoint { at, membership } = rows.checkpoint.clone();
         rows.snapshots += 1;
         let snapshot_id = format!("{}-{}", at.map_or(0, |at| at.index), rows.snapshots);
@@ -185,7 +185,7 @@ impl Storage {
         let mut rows = self.rows.lock();
         install::commit(&*self.disk, &self.dir, self.manifest, &note)?;
         install::finish(&*self.disk, &self.dir, self.manifest, |note| {
-            settle(&self.log, &self.dir, note)
+            match_log_to_rows(&self.log, &self.dir, note)
         })?;
         let shards = recover::open_shards(&self.disk, &self.dir, &self.options, self.manifest)?;
         let applied = meta.last_log_id;
@@ -207,7 +207,7 @@ impl Storage {
 fn report_resumed(options: &Options, replica: &Replica) {
     let Some(observer) = options.observer.0.as_ref() else { return };
     for shard in replica.each() {
-        let next = shard.data().read().state.meta().moves;
+        let next = shard.data().read().state.meta().transitions;
         observer.resumed(shard.number, next);
     }
 }
@@ -231,7 +231,7 @@ fn membership_at(applied: Option<LogId>, noted: StoredMembership) -> StoredMembe
 }
 
 /// Makes log and members agree with rows that were installed. After a crash it is repeated.
-fn settle(log: &LogStore, dir: &Path, note: &[u8]) -> Result<(), StartError> {
+fn match_log_to_rows(log: &LogStore, dir: &Path, note: &[u8]) -> Result<(), StartError> {
     let (at, membership) = frame::decode_note(note).map_err(|reason| {
         let reason = format!("its file INSTALL cannot be read: {reason}");
         OpenError::Foreign { dir: dir.to_owned(), reason }

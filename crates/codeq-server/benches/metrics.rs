@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use codeq_core::effect::{Effect, Move};
+use codeq_core::effect::{Effect, Transition};
 use codeq_core::history::Event;
 use codeq_core::id::{ShardId, TaskId};
 use codeq_core::keys::Seq;
@@ -16,7 +16,7 @@ const ROUNDS: u32 = 1_000;
 const EFFECTS: usize = 3_000;
 
 fn moved(queue: Arc<str>, event: Event, from: Option<Place>, to: Option<Place>) -> Effect {
-    Effect::Moved(Move {
+    Effect::Moved(Transition {
         number: 1,
         id: TaskId::new(Seq(1), 2),
         tenant: "acme".into(),

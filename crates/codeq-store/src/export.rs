@@ -29,7 +29,7 @@ use std::sync::Arc;
 use codeq_core::kv::{Direction, Key, KvError, Table};
 
 use crate::error::StoreError;
-use crate::file::{Checkpoint, View};
+use crate::file::{CheckpointNumbers, View};
 use crate::row;
 
 /// A chunk ends with the row that reaches this length. Large enough that its cost per row does not matter, small enough
@@ -71,7 +71,7 @@ impl Totals {
 /// checkpointed in that time.
 pub struct Export {
     view: Arc<View>,
-    checkpoint: Checkpoint,
+    checkpoint: CheckpointNumbers,
     shard: u16,
     /// The first row that is not exported yet; `None` after the last one.
     next: Option<(Table, Key)>,
@@ -82,7 +82,7 @@ pub struct Export {
 }
 
 impl Export {
-    pub(crate) fn new(view: Arc<View>, checkpoint: Checkpoint) -> Export {
+    pub(crate) fn new(view: Arc<View>, checkpoint: CheckpointNumbers) -> Export {
         let shard = checkpoint.owner.map_or(0, |owner| owner.shard);
         let [first, ..] = Table::ALL;
         Export {

@@ -46,7 +46,7 @@ pub(crate) fn definition(table: Table) -> TableDefinition<'static, Key, &'static
 
 /// The numbers stored with a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Checkpoint {
+pub(crate) struct CheckpointNumbers {
     /// Log index up to which the rows are complete.
     pub(crate) position: u64,
     /// Bytes of all rows including keys: the size of a perfectly packed file.
@@ -57,7 +57,7 @@ pub(crate) struct Checkpoint {
     pub(crate) owner: Option<Owner>,
 }
 
-impl Checkpoint {
+impl CheckpointNumbers {
     /// Writes the numbers in the same transaction as the rows they describe.
     pub(crate) fn save(self, transaction: &redb::WriteTransaction) -> Result<(), redb::Error> {
         let mut numbers = transaction.open_table(NUMBERS)?;
@@ -120,7 +120,7 @@ impl StoreFile {
         disk: &SharedDisk,
         path: &Path,
         options: &Options,
-    ) -> Result<(StoreFile, Checkpoint), StoreError> {
+    ) -> Result<(StoreFile, CheckpointNumbers), StoreError> {
         // The library writes to the file when opening it, so first check without writing that we understand the file
         // and that it is ours.
         let seen = Self::existing(disk, path, options, true)?;
@@ -205,7 +205,7 @@ impl StoreFile {
     }
 
     /// The numbers of the last durable checkpoint. Refuses formats that this release does not know.
-    pub(crate) fn checkpoint(&self) -> Result<Checkpoint, StoreError> {
+    pub(crate) fn checkpoint(&self) -> Result<CheckpointNumbers, StoreError> {
         let numbers = guarded(&self.path, || {
             let numbers = self.db()?.begin_read()?.open_table(NUMBERS)?;
             let read = |name| Ok::<_, redb::Error>(numbers.get(name)?.map(|number| number.value()));
@@ -227,7 +227,7 @@ impl StoreFile {
             [Some(1..=FORMAT), Some(position), Some(live_bytes)] => {
                 let digest = numbers.2.filter(|(_, at)| *at == position);
                 let digest = digest.map_or(0, |(digest, _)| digest);
-                Ok(Checkpoint { position, live_bytes, digest, owner })
+                Ok(CheckpointNumbers { position, live_bytes, digest, owner })
             }
             _ => Err(StoreError::corrupt(&self.path, "no checkpoint in the file")),
         }
@@ -320,7 +320,7 @@ impl View {
     }
 
     /// The rows with `from <= key <= to`, from either end.
-    pub(crate) fn range(&self, table: Table, from: Key, to: Key) -> Result<Rows<'_>, KvError> {
+    pub(crate) fn range(&self, table: Table, from: Key, to: Key) -> Result<RowScan<'_>, KvError> {
         let path = self.file.path.as_path();
         let inner = match self.tables.get(table) {
             Some(rows) => {
@@ -328,18 +328,18 @@ impl View {
             }
             None => None,
         };
-        Ok(Rows { table, path, inner })
+        Ok(RowScan { table, path, inner })
     }
 }
 
 /// Rows of one table, taken from either end.
-pub(crate) struct Rows<'a> {
+pub(crate) struct RowScan<'a> {
     table: Table,
     path: &'a Path,
     inner: Option<redb::Range<'a, Key, &'static [u8]>>,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> RowScan<'a> {
     /// The next row in the direction of the scan.
     pub(crate) fn step(&mut self, direction: Direction) -> Result<Option<Row<'a>>, KvError> {
         let Some(range) = &mut self.inner else {
@@ -401,16 +401,16 @@ fn read_error(path: &Path) -> impl FnOnce(redb::StorageError) -> KvError {
 /// Refuses a checkpoint that belongs to another owner.
 fn check_owner(
     path: &Path,
-    found: Checkpoint,
+    found: CheckpointNumbers,
     expected: Option<Owner>,
-) -> Result<Checkpoint, StoreError> {
+) -> Result<CheckpointNumbers, StoreError> {
     match (found.owner, expected) {
         (Some(found), Some(expected)) if found != expected => {
             let what = format!("it holds the rows of {found}, not of {expected}");
             Err(StoreError::Foreign { path: path.to_owned(), what })
         }
         // A file that does not name its owner gets one with its next checkpoint.
-        (owner, expected) => Ok(Checkpoint { owner: owner.or(expected), ..found }),
+        (owner, expected) => Ok(CheckpointNumbers { owner: owner.or(expected), ..found }),
     }
 }
 
@@ -468,7 +468,7 @@ mod tests {
         let disk: SharedDisk = Arc::new(RealDisk);
         let file = StoreFile::build(&disk, &path, &Options::default()).unwrap();
         file.transact(Durability::Checkpoint, |transaction| {
-            Checkpoint::default().save(transaction)?;
+            CheckpointNumbers::default().save(transaction)?;
             transaction.open_table(NUMBERS)?.insert("format", FORMAT + 1)?;
             Ok(())
         })

@@ -9,7 +9,7 @@ use codeq_disk::SharedDisk;
 
 use crate::Options;
 use crate::error::StoreError;
-use crate::file::{Checkpoint, Durability, StoreFile, View, publish};
+use crate::file::{CheckpointNumbers, Durability, StoreFile, View, publish};
 use crate::memtable::Memtable;
 use crate::rewrite::Rewrite;
 use crate::write::Writer;
@@ -43,7 +43,7 @@ pub struct FlushJob {
 #[derive(Clone)]
 pub(crate) struct FileState {
     pub(crate) view: Arc<View>,
-    pub(crate) checkpoint: Checkpoint,
+    pub(crate) checkpoint: CheckpointNumbers,
     /// Disk bytes per 1000 bytes of rows that a rewrite needed. Rows just above a power of two take almost twice their
     /// size in any file; without this, they would be rewritten for ever.
     pub(crate) packing: u64,
@@ -134,7 +134,7 @@ impl FlushJob {
             writer.apply(&frozen.rows, None, || file.paged.is_detached())?;
             let live_bytes = writer.live_bytes(before.live_bytes);
             let (position, digest) = (frozen.position, frozen.digest);
-            let checkpoint = Checkpoint { position, live_bytes, digest, ..before };
+            let checkpoint = CheckpointNumbers { position, live_bytes, digest, ..before };
             checkpoint.save(transaction)?;
             Ok(checkpoint)
         })?;

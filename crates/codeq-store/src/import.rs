@@ -13,7 +13,7 @@ use crate::Options;
 use crate::check::check;
 use crate::error::StoreError;
 use crate::export::{END, HEADER_BYTES, ROWS, Totals, VERSION};
-use crate::file::{Checkpoint, publish, temporary_name};
+use crate::file::{CheckpointNumbers, publish, temporary_name};
 use crate::memtable::Memtable;
 use crate::rewrite::Rewrite;
 
@@ -84,7 +84,8 @@ impl Import {
             return Err(self.refused("the last chunk is missing"));
         };
         let live_bytes = self.totals.live_bytes();
-        let checkpoint = Checkpoint { position, live_bytes, digest, owner: self.options.owner };
+        let checkpoint =
+            CheckpointNumbers { position, live_bytes, digest, owner: self.options.owner };
         file.finish(&self.path, checkpoint)?;
         let temporary = temporary_name(&self.path);
         let verified = check(&self.disk, &temporary).and_then(|report| {

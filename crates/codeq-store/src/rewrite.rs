@@ -14,7 +14,8 @@ use codeq_disk::SharedDisk;
 
 use crate::error::StoreError;
 use crate::file::{
-    Checkpoint, Durability, StoreFile, View, definition, publish, remove_leftover, temporary_name,
+    CheckpointNumbers, Durability, StoreFile, View, definition, publish, remove_leftover,
+    temporary_name,
 };
 use crate::memtable::Memtable;
 use crate::write::Writer;
@@ -119,8 +120,8 @@ impl Rewrite {
     pub(crate) fn finish(
         mut self,
         from: &Path,
-        checkpoint: Checkpoint,
-    ) -> Result<Checkpoint, StoreError> {
+        checkpoint: CheckpointNumbers,
+    ) -> Result<CheckpointNumbers, StoreError> {
         // Rows hidden by a damaged page must not get lost for good.
         if checkpoint.live_bytes != self.live_bytes {
             let (found, counted) = (self.live_bytes, checkpoint.live_bytes);
@@ -137,7 +138,7 @@ impl Rewrite {
 
 /// Creates an empty store at `path`, or nothing at all.
 pub(crate) fn create(disk: &SharedDisk, path: &Path, options: &Options) -> Result<(), StoreError> {
-    let empty = Checkpoint { owner: options.owner, ..Checkpoint::default() };
+    let empty = CheckpointNumbers { owner: options.owner, ..CheckpointNumbers::default() };
     Rewrite::begin(disk, path, options)?.finish(path, empty)?;
     publish(disk, path)
 }
@@ -148,7 +149,7 @@ pub(crate) fn create(disk: &SharedDisk, path: &Path, options: &Options) -> Resul
 /// the copy runs.
 pub struct SnapshotJob {
     pub(crate) view: Arc<View>,
-    pub(crate) checkpoint: Checkpoint,
+    pub(crate) checkpoint: CheckpointNumbers,
     /// Owner of the copy.
     pub(crate) owner: Option<Owner>,
     pub(crate) disk: SharedDisk,
@@ -176,7 +177,7 @@ impl SnapshotJob {
         let mut copy = Rewrite::begin(&self.disk, &self.path, &self.options)?;
         copy.step(&self.view, u64::MAX)?;
         let owner = self.owner.or(self.checkpoint.owner);
-        copy.finish(&self.view.file().path, Checkpoint { owner, ..self.checkpoint })?;
+        copy.finish(&self.view.file().path, CheckpointNumbers { owner, ..self.checkpoint })?;
         publish(&self.disk, &self.path)?;
         Ok(self.checkpoint.position)
     }

@@ -5,7 +5,7 @@ use std::iter::Peekable;
 use bytes::Bytes;
 use codeq_core::kv::{Direction, Key, KvError};
 
-use crate::file::{Row, Rows};
+use crate::file::{Row, RowScan};
 use crate::memtable::Slot;
 
 /// Appends at most `limit` rows to `out`. The iterators run in the direction of the scan; for equal keys, `newer`
@@ -13,7 +13,7 @@ use crate::memtable::Slot;
 pub(crate) fn merge<'a>(
     newer: impl Iterator<Item = (Key, &'a Slot)>,
     older: impl Iterator<Item = (Key, &'a Slot)>,
-    mut rows: Rows<'_>,
+    mut rows: RowScan<'_>,
     direction: Direction,
     limit: usize,
     out: &mut Vec<(Key, Bytes)>,

@@ -126,13 +126,13 @@ pub(super) struct MetaRowV2 {
     next_queue: QueueId,
     now: Millis,
     settings: SettingsV1,
-    moves: u64,
+    transitions: u64,
     wall: Millis,
 }
 
 impl From<MetaRowV2> for MetaRow {
     fn from(row: MetaRowV2) -> MetaRow {
-        let MetaRowV2 { next_seq, next_queue, now, settings, moves, wall } = row;
-        MetaRow { next_seq, next_queue, now, settings: settings.into(), moves, wall }
+        let MetaRowV2 { next_seq, next_queue, now, settings, transitions, wall } = row;
+        MetaRow { next_seq, next_queue, now, settings: settings.into(), transitions, wall }
     }
 }

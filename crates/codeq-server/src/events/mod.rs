@@ -13,7 +13,7 @@ pub mod rates;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
-use codeq_core::effect::{Effect, Move};
+use codeq_core::effect::{Effect, Transition};
 use codeq_core::id::ShardId;
 use codeq_engine::Observer;
 use parking_lot::Mutex;
@@ -64,17 +64,17 @@ struct Listeners {
 struct ShardTransitions {
     full: VecDeque<Segment>,
     /// The segment being filled.
-    open: Vec<Arc<Move>>,
+    open: Vec<Arc<Transition>>,
     /// The number of the next transition.
     next: u64,
 }
 
-type Segment = Arc<[Arc<Move>]>;
+type Segment = Arc<[Arc<Transition>]>;
 
 impl ShardTransitions {
-    fn push(&mut self, moved: Arc<Move>) {
-        self.next = moved.number + 1;
-        self.open.push(moved);
+    fn push(&mut self, transition: Arc<Transition>) {
+        self.next = transition.number + 1;
+        self.open.push(transition);
         if self.open.len() == SEGMENT {
             let full = std::mem::replace(&mut self.open, Vec::with_capacity(SEGMENT));
             self.full.push_back(full.into());
@@ -87,7 +87,7 @@ impl ShardTransitions {
     /// The number of the oldest kept transition, or `next` if there is none.
     fn first(&self) -> u64 {
         let full = self.full.front().and_then(|segment| segment.first());
-        full.or(self.open.first()).map_or(self.next, |moved| moved.number)
+        full.or(self.open.first()).map_or(self.next, |transition| transition.number)
     }
 
     /// The segment that contains `at`; of the segment being filled, only the tenant's transitions.
@@ -97,15 +97,15 @@ impl ShardTransitions {
         if let Some(segment) = self.full.get(index) {
             return Part::Full(Arc::clone(segment));
         }
-        let from = self.open.partition_point(|moved| moved.number < at);
+        let from = self.open.partition_point(|transition| transition.number < at);
         let rest = self.open.iter().skip(from);
-        Part::Rest(rest.filter(|moved| moved.tenant == *tenant).cloned().collect())
+        Part::Rest(rest.filter(|transition| transition.tenant == *tenant).cloned().collect())
     }
 }
 
 enum Part {
     Full(Segment),
-    Rest(Vec<Arc<Move>>),
+    Rest(Vec<Arc<Transition>>),
 }
 
 /// The number of the next transition, by shard.
@@ -121,14 +121,14 @@ pub struct Reader {
     /// After the last transition scanned.
     scanned: Position,
     /// Scanned transitions not yet taken.
-    backlog: VecDeque<(ShardId, Arc<Move>)>,
+    backlog: VecDeque<(ShardId, Arc<Transition>)>,
 }
 
 /// What a reader takes from the bus.
 #[derive(Debug, Clone)]
 pub enum BusItem {
     /// A transition, and the position after it.
-    Move(Arc<Move>, Position),
+    Transition(Arc<Transition>, Position),
     /// Some transitions are no longer kept: the reader should list its tasks again.
     Missed(Position),
 }
@@ -217,19 +217,19 @@ impl EventBus {
         self.wake.notify_one();
     }
 
-    fn push(&self, shard: ShardId, moves: impl Iterator<Item = Move>) {
+    fn push(&self, shard: ShardId, transitions: impl Iterator<Item = Transition>) {
         let mut state = self.state.lock();
         let State { shards, live, woken, .. } = &mut *state;
         let Some(kept) = shards.get_mut(usize::from(shard)) else {
             return;
         };
         let before = woken.len();
-        for moved in moves {
-            if let Some(listeners) = live.get_mut(&moved.tenant).filter(|known| !known.woken) {
+        for transition in transitions {
+            if let Some(listeners) = live.get_mut(&transition.tenant).filter(|known| !known.woken) {
                 listeners.woken = true;
                 woken.push(Arc::clone(&listeners.news));
             }
-            kept.push(Arc::new(moved));
+            kept.push(Arc::new(transition));
         }
         let more = woken.len() > before;
         drop(state);
@@ -259,9 +259,9 @@ async fn wake_readers(bus: Weak<EventBus>) {
     }
 }
 
-fn moves(effects: &[Effect]) -> impl Iterator<Item = Move> {
+fn transitions(effects: &[Effect]) -> impl Iterator<Item = Transition> {
     effects.iter().filter_map(|effect| match effect {
-        Effect::Moved(moved) => Some(moved.clone()),
+        Effect::Moved(transition) => Some(transition.clone()),
         _ => None,
     })
 }
@@ -269,11 +269,11 @@ fn moves(effects: &[Effect]) -> impl Iterator<Item = Move> {
 impl Observer for EventBus {
     fn committed(&self, shard: ShardId, effects: &[Effect]) {
         self.rates.count(effects);
-        self.push(shard, moves(effects));
+        self.push(shard, transitions(effects));
     }
 
     fn recovered(&self, shard: ShardId, effects: &[Effect]) {
-        self.push(shard, moves(effects));
+        self.push(shard, transitions(effects));
     }
 
     fn resumed(&self, shard: ShardId, next: u64) {
@@ -310,11 +310,11 @@ impl Reader {
         if self.backlog.is_empty() && self.scan() == Scanned::Missed {
             return Some(BusItem::Missed(self.position.clone()));
         }
-        let (shard, moved) = self.backlog.pop_front()?;
+        let (shard, transition) = self.backlog.pop_front()?;
         if let Some(at) = self.position.get_mut(usize::from(shard)) {
-            *at = moved.number + 1;
+            *at = transition.number + 1;
         }
-        Some(BusItem::Move(moved, self.position.clone()))
+        Some(BusItem::Transition(transition, self.position.clone()))
     }
 
     /// Scans the next segment of every shard for the tenant's transitions.
@@ -339,13 +339,14 @@ impl Reader {
             match part {
                 None => continue,
                 Some(Part::Rest(rest)) => {
-                    self.backlog.extend(rest.into_iter().map(|moved| (shard, moved)));
+                    self.backlog.extend(rest.into_iter().map(|transition| (shard, transition)));
                 }
                 Some(Part::Full(segment)) => {
-                    let ours =
-                        |moved: &&Arc<Move>| moved.number >= *at && moved.tenant == self.tenant;
+                    let ours = |transition: &&Arc<Transition>| {
+                        transition.number >= *at && transition.tenant == self.tenant
+                    };
                     let mine = segment.iter().filter(ours);
-                    self.backlog.extend(mine.map(|moved| (shard, Arc::clone(moved))));
+                    self.backlog.extend(mine.map(|transition| (shard, Arc::clone(transition))));
                     *at = segment.last().map_or(*at, |last| last.number + 1);
                 }
             }
@@ -395,8 +396,8 @@ mod tests {
     use codeq_core::moment::Moment;
     use codeq_core::place::Place;
 
-    fn moved(tenant: &str, number: u64) -> Effect {
-        Effect::Moved(Move {
+    fn transition(tenant: &str, number: u64) -> Effect {
+        Effect::Moved(Transition {
             number,
             id: TaskId::new(Seq(number), 1),
             tenant: tenant.into(),
@@ -423,7 +424,7 @@ mod tests {
         let mut got = Vec::new();
         while got.len() < count {
             match next(reader).await {
-                BusItem::Move(moved, _) => got.push(moved.number),
+                BusItem::Transition(transition, _) => got.push(transition.number),
                 other => panic!("{other:?}"),
             }
         }
@@ -433,15 +434,15 @@ mod tests {
     #[tokio::test]
     async fn reads_only_its_tenant_and_resumes_where_it_stopped() {
         let bus = EventBus::new(1);
-        bus.committed(ShardId(0), &[moved("a", 1), moved("b", 2), moved("a", 3)]);
+        bus.committed(ShardId(0), &[transition("a", 1), transition("b", 2), transition("a", 3)]);
         let tenant: Arc<str> = "a".into();
         let (mut reader, missed) = bus.listen(&tenant, None).unwrap();
         assert!(!missed);
-        bus.committed(ShardId(0), &[moved("b", 4), moved("a", 5)]);
+        bus.committed(ShardId(0), &[transition("b", 4), transition("a", 5)]);
         assert_eq!(numbers(&mut reader, 1).await, [5]);
         let (mut again, missed) = bus.listen(&tenant, Some(vec![2])).unwrap();
         assert!(!missed);
-        bus.committed(ShardId(0), &[moved("a", 6)]);
+        bus.committed(ShardId(0), &[transition("a", 6)]);
         assert_eq!(numbers(&mut again, 3).await, [3, 5, 6]);
         assert_eq!(again.position(), &vec![7]);
     }
@@ -449,7 +450,7 @@ mod tests {
     #[tokio::test]
     async fn reports_missed_transitions() {
         let bus = EventBus::new(1);
-        let effects: Vec<_> = (10..10 + KEPT as u64 + 5).map(|n| moved("a", n)).collect();
+        let effects: Vec<_> = (10..10 + KEPT as u64 + 5).map(|n| transition("a", n)).collect();
         bus.recovered(ShardId(0), &effects);
         let tenant: Arc<str> = "a".into();
         assert!(bus.listen(&tenant, Some(vec![3])).unwrap().1);
@@ -465,11 +466,11 @@ mod tests {
         let tenant: Arc<str> = "a".into();
         let (mut reader, missed) = bus.listen(&tenant, None).unwrap();
         assert!(!missed);
-        bus.committed(ShardId(0), &[moved("a", 1), moved("a", 2)]);
+        bus.committed(ShardId(0), &[transition("a", 1), transition("a", 2)]);
         assert_eq!(numbers(&mut reader, 2).await, [1, 2]);
         // Rows as of the same transition: nothing is missing.
         bus.resumed(ShardId(0), 3);
-        bus.committed(ShardId(0), &[moved("a", 3)]);
+        bus.committed(ShardId(0), &[transition("a", 3)]);
         assert_eq!(numbers(&mut reader, 1).await, [3]);
         let waiting = next(&mut reader);
         let install = async {
@@ -480,7 +481,7 @@ mod tests {
             panic!("not missed")
         };
         assert_eq!(position, [90]);
-        bus.committed(ShardId(0), &[moved("a", 90)]);
+        bus.committed(ShardId(0), &[transition("a", 90)]);
         assert_eq!(numbers(&mut reader, 1).await, [90]);
         assert!(bus.listen(&tenant, Some(vec![3])).unwrap().1);
         assert!(!bus.listen(&tenant, Some(vec![90])).unwrap().1);
@@ -490,10 +491,10 @@ mod tests {
     async fn a_slow_reader_misses_nothing_that_is_kept() {
         let bus = EventBus::new(1);
         let tenant: Arc<str> = "a".into();
-        bus.committed(ShardId(0), &[moved("a", 1)]);
+        bus.committed(ShardId(0), &[transition("a", 1)]);
         let (mut reader, _) = bus.listen(&tenant, None).unwrap();
         let last = 2 + SEGMENT as u64 * 9;
-        let effects: Vec<_> = (2..last).map(|n| moved("a", n)).collect();
+        let effects: Vec<_> = (2..last).map(|n| transition("a", n)).collect();
         bus.committed(ShardId(0), &effects);
         let got = numbers(&mut reader, effects.len()).await;
         assert_eq!(got, (2..last).collect::<Vec<_>>());
@@ -502,7 +503,7 @@ mod tests {
     #[tokio::test]
     async fn a_catch_up_takes_one_segment_at_a_time() {
         let bus = EventBus::new(1);
-        let effects: Vec<_> = (0..KEPT as u64).map(|n| moved("a", n)).collect();
+        let effects: Vec<_> = (0..KEPT as u64).map(|n| transition("a", n)).collect();
         bus.committed(ShardId(0), &effects);
         let tenant: Arc<str> = "a".into();
         let (mut reader, _) = bus.listen(&tenant, Some(vec![0])).unwrap();
@@ -511,7 +512,7 @@ mod tests {
             assert_eq!(numbers(&mut reader, 1).await, [number]);
             assert!(reader.backlog.len() < SEGMENT);
         }
-        bus.committed(ShardId(0), &[moved("a", KEPT as u64)]);
+        bus.committed(ShardId(0), &[transition("a", KEPT as u64)]);
         assert_eq!(numbers(&mut reader, 1).await, [KEPT as u64]);
     }
 
@@ -520,12 +521,12 @@ mod tests {
         let bus = EventBus::new(2);
         let tenant: Arc<str> = "a".into();
         let (mut reader, _) = bus.listen(&tenant, Some(vec![0, 0])).unwrap();
-        let effects: Vec<_> = (0..2 * KEPT as u64).map(|n| moved("b", n)).collect();
+        let effects: Vec<_> = (0..2 * KEPT as u64).map(|n| transition("b", n)).collect();
         bus.committed(ShardId(1), &effects);
         let BusItem::Missed(position) = next(&mut reader).await else { panic!("not missed") };
         assert_eq!(position[0], 0);
         assert!((KEPT as u64..=(KEPT + SEGMENT) as u64).contains(&position[1]), "{position:?}");
-        bus.committed(ShardId(0), &[moved("a", 0)]);
+        bus.committed(ShardId(0), &[transition("a", 0)]);
         assert_eq!(numbers(&mut reader, 1).await, [0]);
     }
 
@@ -556,7 +557,10 @@ mod tests {
             let hear = futures_util::future::join_all(hear);
             let tell = async {
                 tokio::task::yield_now().await;
-                bus.committed(ShardId(0), &[moved("b", 2 * number), moved("a", 2 * number + 1)]);
+                bus.committed(
+                    ShardId(0),
+                    &[transition("b", 2 * number), transition("a", 2 * number + 1)],
+                );
             };
             let (heard, ()) = tokio::join!(hear, tell);
             assert!(heard.iter().all(|got| *got == [2 * number + 1]), "{heard:?}");
@@ -565,7 +569,7 @@ mod tests {
         // Listening again after the last reader left: a new waker task runs.
         tokio::task::yield_now().await;
         let (mut again, _) = bus.listen(&tenant, None).unwrap();
-        bus.committed(ShardId(0), &[moved("a", 99)]);
+        bus.committed(ShardId(0), &[transition("a", 99)]);
         assert_eq!(numbers(&mut again, 1).await, [99]);
     }
 }

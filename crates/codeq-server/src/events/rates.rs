@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use codeq_core::command::Millis;
-use codeq_core::effect::{Effect, Move};
+use codeq_core::effect::{Effect, Transition};
 use codeq_core::history::Event;
 use codeq_core::place::Place;
 use parking_lot::Mutex;
@@ -85,11 +85,11 @@ impl Rates {
     pub fn count(&self, effects: &[Effect]) {
         let mut tenants = self.tenants.lock();
         for effect in effects {
-            let Effect::Moved(moved) = effect else {
+            let Effect::Moved(transition) = effect else {
                 continue;
             };
-            if let (Some(kind), Some(ring)) = (kind_of(moved), tenants.ring(moved)) {
-                ring.count(moved.at.now, kind);
+            if let (Some(kind), Some(ring)) = (kind_of(transition), tenants.ring(transition)) {
+                ring.count(transition.at.now, kind);
             }
         }
     }
@@ -103,11 +103,14 @@ impl Rates {
 }
 
 impl Tenants {
-    fn ring(&mut self, moved: &Move) -> Option<&mut Ring> {
-        let known = self.by_tenant.get(&moved.tenant).is_some_and(|q| q.contains_key(&moved.queue));
+    fn ring(&mut self, transition: &Transition) -> Option<&mut Ring> {
+        let known = self
+            .by_tenant
+            .get(&transition.tenant)
+            .is_some_and(|q| q.contains_key(&transition.queue));
         if !known {
             if self.queues >= QUEUES_MAX {
-                self.forget_still(moved.at.now / SLOT_MS);
+                self.forget_still(transition.at.now / SLOT_MS);
             }
             if self.queues >= QUEUES_MAX {
                 return None;
@@ -116,10 +119,10 @@ impl Tenants {
         }
         if known {
             // Common case: no names to clone.
-            return self.by_tenant.get_mut(&moved.tenant)?.get_mut(&moved.queue);
+            return self.by_tenant.get_mut(&transition.tenant)?.get_mut(&transition.queue);
         }
-        let queues = self.by_tenant.entry(Arc::clone(&moved.tenant)).or_default();
-        Some(queues.entry(Arc::clone(&moved.queue)).or_default())
+        let queues = self.by_tenant.entry(Arc::clone(&transition.tenant)).or_default();
+        Some(queues.entry(Arc::clone(&transition.queue)).or_default())
     }
 
     fn forget_still(&mut self, slot: Millis) {
@@ -131,8 +134,8 @@ impl Tenants {
     }
 }
 
-fn kind_of(moved: &Move) -> Option<usize> {
-    match (moved.event, moved.to) {
+fn kind_of(transition: &Transition) -> Option<usize> {
+    match (transition.event, transition.to) {
         (Event::Created, _) => Some(0),
         (Event::Claimed, _) => Some(1),
         (_, Some(Place::Completed | Place::Failed | Place::Dead)) => Some(2),
@@ -147,8 +150,8 @@ mod tests {
     use codeq_core::keys::Seq;
     use codeq_core::moment::Moment;
 
-    fn moved(queue: &str, at: Millis, event: Event, to: Place) -> Effect {
-        Effect::Moved(Move {
+    fn transition(queue: &str, at: Millis, event: Event, to: Place) -> Effect {
+        Effect::Moved(Transition {
             number: 1,
             id: TaskId::new(Seq(1), 1),
             tenant: "t".into(),
@@ -169,11 +172,11 @@ mod tests {
         for second in 0..60 {
             let at = start + second * 1_000;
             rates.count(&[
-                moved("a", at, Event::Created, Place::Pending),
-                moved("a", at, Event::Created, Place::Delayed),
-                moved("a", at, Event::Claimed, Place::InProgress),
-                moved("a", at, Event::Nacked, Place::Delayed),
-                moved("a", at, Event::Nacked, Place::Dead),
+                transition("a", at, Event::Created, Place::Pending),
+                transition("a", at, Event::Created, Place::Delayed),
+                transition("a", at, Event::Claimed, Place::InProgress),
+                transition("a", at, Event::Nacked, Place::Delayed),
+                transition("a", at, Event::Nacked, Place::Dead),
             ]);
         }
         let rate = rates.of("t", "a", start + 59_999);
@@ -187,7 +190,7 @@ mod tests {
     #[test]
     fn queues_are_bounded_and_still_ones_make_room() {
         let rates = Rates::default();
-        let made = |n: usize, at| moved(&n.to_string(), at, Event::Created, Place::Pending);
+        let made = |n: usize, at| transition(&n.to_string(), at, Event::Created, Place::Pending);
         let all: Vec<_> = (0..QUEUES_MAX + 5).map(|n| made(n, SLOT_MS)).collect();
         rates.count(&all);
         assert_eq!(rates.tenants.lock().queues, QUEUES_MAX);

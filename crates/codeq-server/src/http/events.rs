@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode};
 use bytes::Bytes;
 use codeq_auth::SKEW_SECONDS;
-use codeq_core::effect::Move;
+use codeq_core::effect::Transition;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -132,7 +132,7 @@ impl Stream {
                 match self.reader.take() {
                     None => break,
                     Some(BusItem::Missed(position)) => text.push_str(&missed_event(&position)),
-                    Some(BusItem::Move(moved, position)) => {
+                    Some(BusItem::Transition(moved, position)) => {
                         if self.command.as_ref().is_none_or(|name| **name == *moved.queue) {
                             text.push_str(&event(&moved, &position, &self.app.times));
                         }
@@ -156,7 +156,7 @@ fn token_end(call: &Call) -> tokio::time::Instant {
     tokio::time::Instant::now() + Duration::from_secs(left.unwrap_or(YEAR).min(YEAR))
 }
 
-fn event(moved: &Move, position: &Position, times: &Times) -> String {
+fn event(moved: &Transition, position: &Position, times: &Times) -> String {
     let body = EventBody {
         task_id: moved.id.to_string(),
         command: &moved.queue,

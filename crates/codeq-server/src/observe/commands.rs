@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use codeq_core::effect::{Effect, Move};
+use codeq_core::effect::{Effect, Transition};
 use codeq_core::history::Event;
 use codeq_core::place::{Place, Status};
 use codeq_webhooks::{WebhookKind, WebhookOutcome};
@@ -79,18 +79,22 @@ impl Ends {
 }
 
 impl Counts {
-    fn add(&mut self, moved: &Move) {
-        if let Some(count) = self.events.get_mut(moved.event as usize) {
+    fn add(&mut self, transition: &Transition) {
+        if let Some(count) = self.events.get_mut(transition.event as usize) {
             *count += 1;
         }
-        let Some(to) = moved.to.filter(|to| to.is_terminal()) else {
+        let Some(to) = transition.to.filter(|to| to.is_terminal()) else {
             return;
         };
-        if moved.from.is_some_and(Place::is_terminal) {
+        if transition.from.is_some_and(Place::is_terminal) {
             return;
         }
         let [completed, failed] = &mut self.ends;
-        if to == Place::Completed { completed.add(moved.age) } else { failed.add(moved.age) }
+        if to == Place::Completed {
+            completed.add(transition.age)
+        } else {
+            failed.add(transition.age)
+        }
     }
 
     fn merge(&mut self, more: &Counts) {
@@ -121,7 +125,7 @@ struct Entry {
     tenant: Arc<str>,
     counts: Counts,
     /// Whether it was counted since the last cleanup of label values.
-    moved: bool,
+    transition: bool,
 }
 
 #[derive(Debug, Default)]
@@ -149,14 +153,14 @@ impl Table {
         self.index.insert(Arc::clone(name), at);
         *self.tenants.entry(Arc::clone(tenant)).or_default() += 1;
         let (name, tenant) = (Arc::clone(name), Arc::clone(tenant));
-        self.entries.push(Entry { name, tenant, counts: Counts::default(), moved: false });
+        self.entries.push(Entry { name, tenant, counts: Counts::default(), transition: false });
         Some(at)
     }
 
     fn counts_at(&mut self, at: Option<usize>) -> &mut Counts {
         match at.and_then(|at| self.entries.get_mut(at)) {
             Some(entry) => {
-                entry.moved = true;
+                entry.transition = true;
                 &mut entry.counts
             }
             None => &mut self.other,
@@ -177,7 +181,7 @@ impl Table {
         }
         self.index.clear();
         for (at, entry) in self.entries.iter_mut().enumerate() {
-            entry.moved = false;
+            entry.transition = false;
             self.index.insert(Arc::clone(&entry.name), at);
         }
     }
@@ -197,15 +201,15 @@ impl Commands {
         // it again.
         let mut last: Option<(&Arc<str>, Option<usize>)> = None;
         for effect in effects {
-            let Effect::Moved(moved) = effect else {
+            let Effect::Moved(transition) = effect else {
                 continue;
             };
             let at = match last {
-                Some((name, at)) if Arc::ptr_eq(name, &moved.queue) => at,
-                _ => table.admit(&moved.queue, &moved.tenant),
+                Some((name, at)) if Arc::ptr_eq(name, &transition.queue) => at,
+                _ => table.admit(&transition.queue, &transition.tenant),
             };
-            last = Some((&moved.queue, at));
-            table.counts_at(at).add(moved);
+            last = Some((&transition.queue, at));
+            table.counts_at(at).add(transition);
         }
     }
 
@@ -244,7 +248,7 @@ impl Commands {
     /// last call. Returns those commands.
     pub fn release(&self, present: &HashSet<Arc<str>>) -> Vec<Arc<str>> {
         let mut table = self.table.lock();
-        let gone = |entry: &Entry| !entry.moved && !present.contains(&entry.name);
+        let gone = |entry: &Entry| !entry.transition && !present.contains(&entry.name);
         let names = table.entries.iter().filter(|entry| gone(entry));
         let names = names.map(|entry| Arc::clone(&entry.name)).collect();
         table.release(gone);

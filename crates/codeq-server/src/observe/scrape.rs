@@ -72,7 +72,7 @@ fn of_engine(registry: &mut Registry, engine: &Engine) {
     let rows = [("pending", pending), ("failed", failed)];
     let rows = rows.map(|(state, count)| ([("state", state.into())], count));
     let help = "Result callbacks that are pending or have failed for good";
-    registry.register("webhook_outbox", help, Rows(MetricType::Gauge, rows.into()));
+    registry.register("webhook_outbox", help, Series(MetricType::Gauge, rows.into()));
 }
 
 /// Registers size and free space of the data directory's filesystem.
@@ -107,11 +107,11 @@ fn of_budget(registry: &mut Registry, budget: &Budget) {
     registry.register_with_unit("held_limit", help, Unit::Bytes, limit);
     let held = KINDS.map(|(kind, name)| ([("kind", name.into())], budget.bytes(kind) as u64));
     let help = "Bytes held for clients";
-    let held = Rows(MetricType::Gauge, held.into());
+    let held = Series(MetricType::Gauge, held.into());
     registry.register_with_unit("held", help, Unit::Bytes, held);
     let refused = KINDS.map(|(kind, name)| ([("kind", name.into())], budget.refused(kind)));
     let help = "Times the memory limit was reached";
-    registry.register("held_refusals", help, Rows(MetricType::Counter, refused.into()));
+    registry.register("held_refusals", help, Series(MetricType::Counter, refused.into()));
 }
 
 fn of_process(registry: &mut Registry, process: Process) {
@@ -301,7 +301,7 @@ impl Depths {
                 ([("command", Arc::clone(command)), ("queue", place.into())], count)
             })
         });
-        let places = Rows(MetricType::Gauge, places.collect());
+        let places = Series(MetricType::Gauge, places.collect());
         registry.register("queue_depth", "Tasks of a command, by place", places);
         let finished = depths.iter().flat_map(|(command, depth)| {
             let Depth { completed, failed, cancelled, dead, .. } = *depth;
@@ -310,18 +310,18 @@ impl Depths {
                 ([("command", Arc::clone(command)), ("state", state.into())], count)
             })
         });
-        let finished = Rows(MetricType::Gauge, finished.collect());
+        let finished = Series(MetricType::Gauge, finished.collect());
         let help = "Finished tasks of a command that are still stored, by how they ended";
         registry.register("queue_finished", help, finished);
         let labels = |command: &Arc<str>| [("command", Arc::clone(command))];
         let dead = depths.iter().map(|(command, depth)| (labels(command), depth.dead));
-        let dead = Rows(MetricType::Gauge, dead.collect());
+        let dead = Series(MetricType::Gauge, dead.collect());
         registry.register("dlq_depth", "Dead letters of a command", dead);
         let ages = depths.iter().map(|(command, depth)| {
             let age = depth.oldest.map_or(0, |oldest| now.saturating_sub(oldest));
             (labels(command), age as f64 / 1_000.0)
         });
-        let ages = Rows(MetricType::Gauge, ages.collect());
+        let ages = Series(MetricType::Gauge, ages.collect());
         let help = "Age of the oldest ready task of a command, or 0";
         registry.register_with_unit("queue_oldest_ready", help, Unit::Seconds, ages);
     }
@@ -331,9 +331,9 @@ type Labels<const N: usize> = [(&'static str, Arc<str>); N];
 
 /// A metric whose rows have labels.
 #[derive(Debug)]
-struct Rows<V, const N: usize>(MetricType, Vec<(Labels<N>, V)>);
+struct Series<V, const N: usize>(MetricType, Vec<(Labels<N>, V)>);
 
-impl<V, const N: usize> EncodeMetric for Rows<V, N>
+impl<V, const N: usize> EncodeMetric for Series<V, N>
 where
     V: EncodeGaugeValue + EncodeCounterValue,
 {

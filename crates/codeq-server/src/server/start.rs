@@ -136,7 +136,7 @@ async fn open(
         tracing::warn!(target: "codeq::server", "{rebuilt}");
     }
     for shard in ShardId::all(engine.shards()) {
-        let next = engine.read(shard, |reader| Ok(reader.state.meta().moves)).await;
+        let next = engine.read(shard, |reader| Ok(reader.state.meta().transitions)).await;
         observers.events.resume(shard, next.map_err(OpenError::from)?);
     }
     observers.events.limit_to(engine.shards());

@@ -101,8 +101,9 @@ impl Service {
         look: impl FnOnce(&ShardReader<'_>) -> Result<T, KvError> + Send + 'static,
     ) -> Result<T, ServiceError> {
         let engine = Arc::clone(&self.engine);
-        let seen = self.scans.run_blocking(tenant, move || engine.look(shard, look)).await?;
-        Ok(self.engine.shown(shard, seen?).await?)
+        let applied =
+            self.scans.run_blocking(tenant, move || engine.read_applied(shard, look)).await?;
+        Ok(self.engine.once_durable(shard, applied?).await?)
     }
 }
 

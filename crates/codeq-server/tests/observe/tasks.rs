@@ -1,10 +1,10 @@
-//! A real engine with metrics, and hand-made moves.
+//! A real engine with metrics, and hand-made transitions.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use codeq_core::command::{Claim, Command, Enqueue, NewTask, Outcome, Selector, Submit};
-use codeq_core::effect::{Effect, Move};
+use codeq_core::effect::{Effect, Transition};
 use codeq_core::history::Event;
 use codeq_core::id::TaskId;
 use codeq_core::keys::Seq;
@@ -75,7 +75,7 @@ pub async fn complete(engine: &Engine, id: TaskId) {
 
 /// A move of some task, one second and a half after it was made.
 pub fn moved(queue: &Arc<str>, event: Event, from: Option<Place>, to: Option<Place>) -> Effect {
-    Effect::Moved(Move {
+    Effect::Moved(Transition {
         number: 1,
         id: TaskId::new(Seq(1), 2),
         tenant: TENANT.into(),

@@ -19,8 +19,8 @@ use codeq_raft::types::{Entry, LogId, NodeId, Proposal};
 use codeq_store::MemStore;
 use openraft::EntryPayload;
 
-use super::moves;
 use super::rules::Leader;
+use super::transitions;
 use crate::invariants::{Violation, replicas_equal};
 use crate::rng::mix;
 
@@ -65,7 +65,7 @@ pub struct Committed {
     /// The last change of the members.
     members: Option<(LogId, Members)>,
     /// The transitions of tasks, by shard and number: the entry of each, and a hash of its content.
-    moves: BTreeMap<(ShardId, u64), (u64, u64)>,
+    transitions: BTreeMap<(ShardId, u64), (u64, u64)>,
     /// The latest moment of an entry.
     pub latest: Moment,
     /// Commands so far.
@@ -97,7 +97,7 @@ impl Committed {
             outcomes: BTreeMap::new(),
             executed: Vec::new(),
             members: None,
-            moves: BTreeMap::new(),
+            transitions: BTreeMap::new(),
             latest: Moment::default(),
             commands: 0,
             proposal: None,
@@ -196,9 +196,9 @@ impl Committed {
                 let applied = state.apply(&mut tables, at, command, &mut effects)?;
                 self.commands += 1;
                 let (index, shard) = (entry.log_id.index, *shard);
-                let moved =
-                    moves::of(&effects).map(|(number, hash)| ((shard, number), (index, hash)));
-                self.moves.extend(moved);
+                let moved = transitions::of(&effects)
+                    .map(|(number, hash)| ((shard, number), (index, hash)));
+                self.transitions.extend(moved);
                 let (process, bytes) = ((origin.node, origin.incarnation), hash(command));
                 if !is_own_work(command) {
                     self.executed.push(Executed { process, shard, command: bytes });
@@ -222,7 +222,7 @@ impl Committed {
 
     /// The entry of a transition, and a hash of its content.
     pub fn a_move(&self, shard: ShardId, number: u64) -> Option<(u64, u64)> {
-        self.moves.get(&(shard, number)).copied()
+        self.transitions.get(&(shard, number)).copied()
     }
 
     /// Takes the outcome of a command that a process answered with `reply` while it applied the entry at `index`. If the

@@ -2,7 +2,7 @@
 //!
 //! Reading order: `run` (one run), `episodes` (its faults), `repair` (the calm after each of them), `node` (a machine),
 //! `clients`, then the checkers: `checks` (which of them run when), `committed` (the reference), `rules` (Raft and
-//! time), `disks` (durability) and `moves` (what observers are told). `script` runs a test step by step instead of by a
+//! time), `disks` (durability) and `transitions` (what observers are told). `script` runs a test step by step instead of by a
 //! seed. Everything runs on `executor` (tasks and time) and `network`.
 
 pub mod campaign;
@@ -20,8 +20,8 @@ pub mod script_clients;
 mod checks;
 mod disks;
 mod episodes;
-mod moves;
 mod repair;
+mod transitions;
 
 pub use campaign::{Campaign, Summary, run_campaign};
 pub use run::{Options, Report, run};

@@ -16,8 +16,8 @@ use codeq_raft::types::{LogId, Member, NodeId};
 use parking_lot::Mutex;
 
 use super::executor::Executor;
-use super::moves::Observed;
 use super::network::Network;
+use super::transitions::Observed;
 use crate::disk::{Faults, SimDisk};
 use crate::rng::mix;
 

@@ -49,8 +49,8 @@ pub const ALL: [Sabotage; 24] = [
     bug("late-membership", Fault::LateMembership, &[RAFT, PROGRESS, STOPPED, 14], false),
     bug("refuse-lost", Fault::RefuseLost, &[ANSWERS], true),
     bug("ignore-full-disk", Fault::IgnoreFullDisk, &[STOPPED], false),
-    bug("repeat-moves", Fault::RepeatMoves, &[14], true),
-    bug("skip-moves", Fault::SkipMoves, &[14], true),
+    bug("repeat-transitions", Fault::RepeatTransitions, &[14], true),
+    bug("skip-transitions", Fault::SkipTransitions, &[14], true),
     bug("stale-note", Fault::StaleNote, &[8], true),
 ];
 

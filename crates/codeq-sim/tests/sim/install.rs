@@ -76,7 +76,7 @@ fn exported(node: &OpenedDir) -> Vec<Vec<Vec<u8>>> {
 }
 
 /// What depends on the rows: here a file with the note.
-fn settle(disk: &SharedDisk, note: &[u8]) -> Result<(), OpenError> {
+fn match_log_to_rows(disk: &SharedDisk, note: &[u8]) -> Result<(), OpenError> {
     let (new, path) = (dir().join("STATE.new"), dir().join("STATE"));
     let write = || {
         if disk.exists(&new)? {
@@ -110,7 +110,7 @@ fn install(disk: &SimDisk, manifest: Manifest, streams: &[Vec<Vec<u8>>]) -> Resu
 
 fn start(disk: &SimDisk, manifest: Manifest) -> Result<bool, OpenError> {
     let shared = disk.shared();
-    finish(disk, dir(), manifest, |note| settle(&shared, note))
+    finish(disk, dir(), manifest, |note| match_log_to_rows(&shared, note))
 }
 
 /// Names of files that must not outlive an installation.

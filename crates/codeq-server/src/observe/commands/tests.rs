@@ -23,7 +23,7 @@ fn an_upper_bound_is_inclusive() {
 }
 
 fn created(tenant: &str, command: &str) -> Effect {
-    Effect::Moved(Move {
+    Effect::Moved(Transition {
         number: 1,
         id: codeq_core::id::TaskId::new(codeq_core::keys::Seq(1), 1),
         tenant: tenant.into(),

@@ -8,7 +8,7 @@ mod seeds;
 mod traps;
 mod traps_leaders;
 mod traps_levels;
-mod traps_moves;
 mod traps_reads;
 mod traps_rows;
 mod traps_time;
+mod traps_transitions;

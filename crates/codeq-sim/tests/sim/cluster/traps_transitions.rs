@@ -19,12 +19,12 @@ type Transition = (TaskId, Option<Place>, Option<Place>);
 #[derive(Default)]
 struct Kept {
     first: u64,
-    moves: Vec<Transition>,
+    transitions: Vec<Transition>,
 }
 
 impl Kept {
     fn next(&self) -> u64 {
-        self.first + self.moves.len() as u64
+        self.first + self.transitions.len() as u64
     }
 }
 
@@ -56,14 +56,14 @@ impl Observer for Watch {
             let mut all = self.seen.all.lock();
             let known = all.entry((shard, moved.number)).or_insert(transition);
             assert_eq!(*known, transition, "node {}: another transition", self.node);
-            kept.moves.push(transition);
+            kept.transitions.push(transition);
         }
     }
 
     fn resumed(&self, shard: ShardId, next: u64) {
         *self.seen.replaced.lock() += u64::from(!*self.fresh.lock());
         *self.fresh.lock() = false;
-        let kept = Kept { first: next, moves: Vec::new() };
+        let kept = Kept { first: next, transitions: Vec::new() };
         self.seen.nodes.lock().insert((self.node, shard), kept);
     }
 }
@@ -103,7 +103,7 @@ impl Reader {
             return true;
         }
         let from = (self.position - kept.first) as usize;
-        self.read.extend(&kept.moves[from..]);
+        self.read.extend(&kept.transitions[from..]);
         self.position = kept.next();
         false
     }

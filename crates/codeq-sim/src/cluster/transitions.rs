@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use codeq_core::effect::{Effect, Move};
+use codeq_core::effect::{Effect, Transition};
 use codeq_core::id::{ShardId, fnv1a64};
 use codeq_engine::observer::Observer;
 use parking_lot::Mutex;
@@ -18,7 +18,7 @@ pub fn of(effects: &[Effect]) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-fn hash(it: &Move) -> u64 {
+fn hash(it: &Transition) -> u64 {
     fnv1a64(format!("{:?}", (it.id, &it.from, &it.to, &it.event, it.at)).as_bytes())
 }
 
