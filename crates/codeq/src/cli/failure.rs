@@ -167,7 +167,8 @@ fn exit(status: u16, code: &str) -> Exit {
     }
 }
 
-/// What to try, by the code of the error.
+/// What to try, by the code of the error. The server's own remedies are for programs: where they name a route, a header
+/// or a field, this says the same in terms of the command line.
 fn hint(code: &str) -> Option<String> {
     let ours = match code {
         "missing_token" | "invalid_token" | "unauthenticated" => {
@@ -179,7 +180,52 @@ fn hint(code: &str) -> Option<String> {
             "check the name and the tenant of the token; finished tasks are removed when their \
              retention ends"
         }
-        "no_such_route" => "check that --url is a codeQ server of this version",
+        "no_such_route" | "method_not_allowed" | "unsupported_encoding" | "unknown_field" => {
+            "check that --url is a codeQ server of this version: `codeq version --server`"
+        }
+        "invalid_path"
+        | "invalid_body"
+        | "invalid_parameter"
+        | "invalid_count"
+        | "error_required"
+        | "invalid_event_id"
+        | "invalid_filter"
+        | "invalid_topic_policy"
+        | "invalid_subscription" => "correct the value named above; --help lists the options",
+        "rate_limited"
+        | "overloaded"
+        | "identity_unavailable"
+        | "too_many_streams"
+        | "too_many_waiting"
+        | "artifact_unavailable"
+        | "artifact_upload_failed" => {
+            "try again later; if it persists, ask the operator of the server"
+        }
+        "finished" => "see how it ended: codeq task get ID",
+        "not_finished" => {
+            "see its status: codeq task get ID; to start over, cancel it first: codeq task cancel ID"
+        }
+        "no_callback" => "check that the task was enqueued with --webhook and is finished",
+        "invalid_secret" => {
+            "use a file with whsec_ and the base64 of 24 to 64 bytes, or 16 to 128 visible ASCII \
+             characters; without --secret-file, the server creates a secret"
+        }
+        "invalid_overlap" => "use an --overlap of 0s to 30d",
+        "invalid_max_run" => "use a --max-run of 1s to 30d",
+        "invalid_idempotency_key" => "use an --idempotency-key of at most 256 bytes",
+        "atomic_spans_shards" => "enqueue the tasks one by one",
+        "invalid_webhook" | "invalid_callback_url" => {
+            "use an http or https URL without user and password; its address must be public unless \
+             the operator allows it"
+        }
+        "too_many_commands" => "name fewer queues",
+        "invalid_cursor" => "run the command again",
+        "invalid_worker" => "use a token with a shorter subject",
+        "failed" => {
+            "see whether it happened before you try again, or use the same --idempotency-key; the \
+             operator must check the server's log"
+        }
+        "internal" => "this is a bug in the server: report the request named above",
         code => {
             let known = Code::ALL.iter().find(|known| known.text() == code)?;
             return Some(known.remedy().trim_end_matches('.').to_owned());
@@ -228,5 +274,22 @@ mod tests {
             api(404, "not_found").about("task x").to_string().lines().next(),
             Some("codeq: task x: no, because (not_found, request r-1)")
         );
+    }
+    /// Neither routes nor headers nor names in JSON.
+    #[test]
+    fn hints_speak_of_the_command_line() {
+        for code in Code::ALL {
+            let hint = hint(code.text()).unwrap();
+            let is_json = |word: &str| {
+                let word = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+                let is_camel = word.contains(|c: char| c.is_ascii_uppercase()) && word != "codeQ";
+                is_camel && word.starts_with(|c: char| c.is_ascii_lowercase())
+            };
+            assert!(!hint.split_whitespace().any(is_json), "{code:?}: {hint}");
+            let of_programs = "/v1/ GET POST header body field parameter Retry-After `detail` \
+                               `error` `atomic` `commands` `count` `webhook`";
+            let named = of_programs.split_whitespace().find(|name| hint.contains(name));
+            assert_eq!(named, None, "{code:?}: {hint}");
+        }
     }
 }
