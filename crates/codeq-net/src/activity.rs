@@ -142,8 +142,7 @@ impl Activity {
         }
     }
 
-    /// Leaves a timer that is set too early alone and resets it when it fires, to avoid work per
-    /// request.
+    /// If the timer is set too early, resets it only when it fires, to avoid work per request.
     fn poll_expired(&self, mut timer: Pin<&mut Sleep>, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let Some(deadline) = self.deadline() else { return Poll::Pending };

@@ -8,8 +8,8 @@
 //!              write_timeout   for both, shorter once the server stops
 //! ```
 //!
-//! Every wait on a client has a limit, with one deliberate exception: a request in flight may wait
-//! for its handler indefinitely.
+//! Every wait on a client has a limit. A request in flight has no limit of its own, on purpose: it
+//! may wait for its handler indefinitely.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,6 +35,7 @@ mod slot;
 mod socket;
 mod stream;
 mod tls;
+mod unread;
 mod wire;
 mod write_timeout;
 

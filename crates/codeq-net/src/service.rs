@@ -1,5 +1,5 @@
-//! The router as a hyper service: attaches the peer to requests and reports them to
-//! [`Activity`].
+//! The router as a hyper service: attaches the peer to requests, reports them to [`Activity`], and
+//! keeps an HTTP/1 connection usable after a refusal.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -13,8 +13,10 @@ use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::service::Service;
 use hyper::{Request, Response};
+use tower::ServiceExt;
 
 use crate::activity::{Activity, InFlight};
+use crate::unread::Unread;
 use crate::{Hosts, Peer, stream};
 
 /// One HTTP/2 frame. A larger piece would go to the send buffer whole, however small the client's
@@ -38,16 +40,28 @@ impl Service<Request<Incoming>> for Tracked {
         let in_flight = InFlight::begin(&self.activity);
         let piece = if self.activity.is_h2() { PIECE } else { usize::MAX };
         let refusal = self.hosts.refuse(request.version(), request.uri(), request.headers());
-        if let Some((status, text)) = refusal {
-            let mut response = Response::new(Body::from(text));
-            *response.status_mut() = status;
-            let body = |body| TrackedBody { body, piece, rest: Bytes::new(), in_flight };
-            return Box::pin(std::future::ready(Ok(response.map(body))));
-        }
         request.extensions_mut().insert(self.peer.clone());
-        let answer = tower::Service::call(&mut self.app.clone(), request);
+        // Only an HTTP/1 request with a body needs this: HTTP/2 can close one stream alone.
+        let unread = (!self.activity.is_h2() && !request.body().is_end_stream())
+            .then(|| Unread::new(request.headers()));
+        let request = request.map(|body| match &unread {
+            Some(unread) => Body::new(unread.watch(body)),
+            None => Body::new(body),
+        });
+        let app = self.app.clone();
         Box::pin(async move {
-            let response = answer.await?;
+            let mut response = match refusal {
+                Some((status, text)) => {
+                    drop(request);
+                    let mut response = Response::new(Body::from(text));
+                    *response.status_mut() = status;
+                    response
+                }
+                None => app.oneshot(request).await?,
+            };
+            if let Some(unread) = unread {
+                unread.discard_or_close(&mut response).await;
+            }
             stream::passed_to_hyper();
             Ok(response.map(|body| TrackedBody { body, piece, rest: Bytes::new(), in_flight }))
         })

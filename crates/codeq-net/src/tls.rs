@@ -166,7 +166,9 @@ impl Files {
     fn refresh(&self, always: bool) -> Result<(), TlsError> {
         let contents = Contents::read(&self.cert, &self.key);
         let hash = contents.as_ref().map_or([0; 32], Contents::hash);
-        // Held until the end: of two concurrent reloads, the last to read the files wins.
+        // Held until the end, so that `tried` and the certificate in use change together. Of two
+        // concurrent reloads, the last to take the lock wins; if it had read the older files, the
+        // next check of the files corrects that.
         let mut tried = self.tried.lock();
         if *tried == hash && !always {
             return Ok(());

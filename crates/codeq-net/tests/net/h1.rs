@@ -52,8 +52,46 @@ async fn a_refusal_is_read_although_the_body_was_not() {
         .send(format!("POST /refuse HTTP/1.1\r\nHost: t\r\nContent-Length: {size}\r\n\r\n"))
         .await;
     client.send(vec![b'x'; size]).await;
-    assert_eq!(client.answer().await.status, 413);
+    let answer = client.answer().await;
+    assert_eq!(answer.status, 413);
+    assert!(answer.head.contains("connection: close"), "{}", answer.head);
     client.closed().await;
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again_after_a_refusal_with_a_small_body() {
+    let server = Server::start(limits()).await;
+    let mut client = server.connect().await;
+    let chunked = "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n".to_owned();
+    let sized = format!("Content-Length: 60000\r\n\r\n{}", "x".repeat(60_000));
+    for (path, status) in [("/refuse", 413), ("/nowhere", 404), ("/hello", 405)] {
+        for body in [&chunked, &sized] {
+            // The body follows its head, as over a network.
+            let (head, body) = body.split_at(30);
+            client.send(format!("POST {path} HTTP/1.1\r\nHost: t\r\n{head}")).await;
+            client.send(body).await;
+            let answer = client.answer().await;
+            assert_eq!(answer.status, status, "{path}");
+            assert!(!answer.head.contains("connection:"), "{}", answer.head);
+        }
+    }
+    assert_eq!(client.get("/hello").await.status, 200);
+    assert_eq!(server.stats.accepted.load(Ordering::Relaxed), 1);
+}
+
+/// The client may never send its body: after a refusal it does not have to.
+#[tokio::test]
+async fn a_refusal_does_not_wait_for_a_body_that_may_never_come() {
+    let server = Server::start(limits()).await;
+    for expect in ["Expect: 100-continue\r\n", ""] {
+        let mut client = server.connect().await;
+        let head = "POST /refuse HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n";
+        client.send(format!("{head}{expect}\r\n")).await;
+        let answer = client.answer().await;
+        assert_eq!(answer.status, 413);
+        assert!(answer.head.contains("connection: close"), "{}", answer.head);
+        client.closed().await;
+    }
 }
 
 #[tokio::test]
