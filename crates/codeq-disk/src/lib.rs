@@ -6,7 +6,7 @@
 
 mod real;
 
-pub use real::{RealDisk, private_dir};
+pub use real::{ReadOnlyDisk, RealDisk, private_dir};
 
 use std::io;
 use std::path::Path;

@@ -52,6 +52,44 @@ impl Disk for RealDisk {
     }
 }
 
+/// The same file system, only read: files are opened without the right to write, and every change fails.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ReadOnlyDisk;
+
+impl Disk for ReadOnlyDisk {
+    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(RealFile(File::open(path)?)))
+    }
+
+    fn create(&self, _path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        RealDisk.exists(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        RealDisk.list(dir)
+    }
+
+    fn create_dir_all(&self, _dir: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn rename(&self, _from: &Path, _to: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn remove(&self, _path: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn sync_dir(&self, _dir: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+}
+
 /// Creates a directory and its parents with access for this user only, because they hold payloads and secrets. An
 /// existing directory keeps its mode.
 pub fn private_dir(dir: &Path) -> io::Result<()> {

@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use codeq_core::id::ShardId;
 use codeq_core::kv::Table;
-use codeq_disk::{Disk, RealDisk, SharedDisk};
+use codeq_disk::{Disk, ReadOnlyDisk, RealDisk, SharedDisk};
 use codeq_log::{FrameIndex, Log, NewLog};
-use codeq_store::{SnapshotJob, Store};
+use codeq_store::SnapshotJob;
 
 use crate::engine::{Engine, entropy};
 use crate::error::{OpenError, Work};
 use crate::incomplete;
 use crate::layout::{self, Manifest};
-use crate::lock::lock;
+use crate::lock::{lock, lock_source};
 
 /// The log of a backup is empty: a segment of the usual 64 MiB would only add zeros to copy and store. Later segments
 /// get the length that the engine is configured with.
@@ -58,8 +58,8 @@ impl Engine {
     }
 }
 
-/// Creates the stores of a new directory, and returns the index after which its log starts. All stores get the same
-/// index, so that none waits for frames of the old log that another shard no longer needed.
+/// Creates the stores of a new directory, and returns the index after which its log starts. All stores get this index,
+/// so that none asks for frames of the old log, which the new directory does not have.
 fn copy_stores(
     disk: &SharedDisk,
     dir: &Path,
@@ -89,17 +89,55 @@ fn verify(disk: &SharedDisk, dir: &Path, manifest: Manifest) -> Result<Backup, O
     Ok(backup)
 }
 
-/// Copies a backup to `dir`, which must be empty or missing, as a data directory of its own.
+/// Copies a backup, which is only read, to `dir`, which must be empty or missing, as a data directory of its own. If that
+/// fails, what was written is removed.
 pub fn restore(backup: &Path, dir: &Path, segment_bytes: u64) -> Result<(), OpenError> {
-    let disk: SharedDisk = Arc::new(RealDisk);
-    let manifest = load(&*disk, backup)?;
-    let _source = lock(backup)?;
-    empty_target(&*disk, dir)?;
-    let _target = lock(dir)?;
-    copy(&disk, backup, manifest, dir, segment_bytes, entropy())
+    let (source, target): (SharedDisk, SharedDisk) = (Arc::new(ReadOnlyDisk), Arc::new(RealDisk));
+    let manifest = load(&*source, backup)?;
+    let _source = lock_source(backup)?;
+    let new = NewDir::find(dir);
+    let made = empty_target(&*target, dir).and_then(|()| lock(dir));
+    let _target = made.inspect_err(|_| new.remove_dirs())?;
+    let copied = copy((&source, backup, manifest), (&target, dir), segment_bytes, entropy());
+    copied.inspect_err(|_| new.remove())
 }
 
-/// Same as [`restore`], on a disk that nobody else uses, without locks. `log_id` is a random number.
+/// Which parts of a directory do not exist yet.
+struct NewDir<'a> {
+    dir: &'a Path,
+    has_lock: bool,
+    /// The directories that do not exist, the innermost first.
+    missing: Vec<&'a Path>,
+}
+
+impl NewDir<'_> {
+    fn find(dir: &Path) -> NewDir<'_> {
+        let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
+        let missing = dir.ancestors().take_while(is_missing).collect();
+        NewDir { dir, has_lock: layout::lock_path(dir).exists(), missing }
+    }
+
+    /// Removes what has been created since, while the directory is locked. What cannot be removed keeps its mark.
+    fn remove(&self) {
+        if incomplete::remove(self.dir).is_err() {
+            return;
+        }
+        if !self.has_lock {
+            let _ = incomplete::remove_file(&layout::lock_path(self.dir));
+        }
+        self.remove_dirs();
+    }
+
+    /// Removes the new directories, unless somebody else has put something there.
+    fn remove_dirs(&self) {
+        for dir in &self.missing {
+            let _ = std::fs::remove_dir(dir);
+        }
+    }
+}
+
+/// Same as [`restore`], on a disk that nobody else uses, without locks, and leaving what was written if it fails. `log_id`
+/// is a random number.
 pub fn restore_on(
     disk: &SharedDisk,
     backup: &Path,
@@ -109,7 +147,7 @@ pub fn restore_on(
 ) -> Result<(), OpenError> {
     let manifest = load(&**disk, backup)?;
     empty_target(&**disk, dir)?;
-    copy(disk, backup, manifest, dir, segment_bytes, log_id)
+    copy((disk, backup, manifest), (disk, dir), segment_bytes, log_id)
 }
 
 /// Loads the manifest of a backup.
@@ -127,29 +165,27 @@ fn load(disk: &dyn Disk, backup: &Path) -> Result<Manifest, OpenError> {
 }
 
 fn copy(
-    disk: &SharedDisk,
-    backup: &Path,
-    found: Manifest,
-    dir: &Path,
+    (source, backup, found): (&SharedDisk, &Path, Manifest),
+    (disk, dir): (&SharedDisk, &Path),
     segment_bytes: u64,
     log_id: u64,
 ) -> Result<(), OpenError> {
-    found.check_shards(&**disk, backup)?;
-    found.check_log(&**disk, backup)?;
-    let log = codeq_log::verify(&**disk, &layout::log_dir(backup))?;
+    found.check_shards(&**source, backup)?;
+    found.check_log(&**source, backup)?;
+    let log = codeq_log::verify(&**source, &layout::log_dir(backup))?;
     for number in ShardId::all(found.shards) {
-        codeq_store::check(disk, &layout::store_path(backup, number))?;
+        codeq_store::check(source, &layout::store_path(backup, number))?;
     }
     let manifest = Manifest::new(found.shards, log_id);
     incomplete::begin(&**disk, dir, Work::Restore)?;
     let mut jobs = Vec::new();
     for number in ShardId::all(manifest.shards) {
-        let from = layout::store_path(backup, number);
-        let options =
-            codeq_store::Options { owner: Some(found.owner(number)), ..Default::default() };
-        let store = Store::open(disk.clone(), &from, options)?;
-        let (to, owner) = (layout::store_path(dir, number), Some(manifest.owner(number)));
-        jobs.push((number, store.snapshot_to(disk.clone(), &to, owner)));
+        let (from, to) = (layout::store_path(backup, number), layout::store_path(dir, number));
+        let job = SnapshotJob::between(
+            (source, &from, found.owner(number)),
+            (disk, &to, manifest.owner(number)),
+        )?;
+        jobs.push((number, job));
     }
     let last = copy_stores(disk, dir, jobs)?;
     if log.last_index > last {

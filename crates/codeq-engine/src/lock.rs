@@ -1,6 +1,7 @@
 //! A data directory belongs to one process at a time.
 
 use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use crate::error::OpenError;
@@ -28,6 +29,36 @@ pub fn lock(dir: &Path) -> Result<DirLock, OpenError> {
         Ok(()) => Ok(DirLock(file)),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse(dir.to_owned())),
         Err(TryLockError::Error(source)) => Err(OpenError::io("lock", &path)(source)),
+    }
+}
+
+/// Keeps the directory from being opened while it is read, without writing to it. `None` if nobody has opened it yet.
+pub fn share(dir: &Path) -> Result<Option<DirLock>, OpenError> {
+    let path = layout::lock_path(dir);
+    let file = match File::open(&path) {
+        // Whoever has the directory open has made this file.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(OpenError::io("open", &path))?,
+    };
+    match file.try_lock_shared() {
+        Ok(()) => Ok(Some(DirLock(file))),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(dir.to_owned())),
+        Err(TryLockError::Error(source)) => Err(OpenError::io("lock", &path)(source)),
+    }
+}
+
+/// Locks a directory that is only read: like [`lock`] if this process may write there, and like [`share`] if not.
+pub(crate) fn lock_source(dir: &Path) -> Result<Option<DirLock>, OpenError> {
+    match lock(dir) {
+        Err(OpenError::Io { source, .. })
+            if matches!(
+                source.kind(),
+                ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied
+            ) =>
+        {
+            share(dir)
+        }
+        locked => locked.map(Some),
     }
 }
 

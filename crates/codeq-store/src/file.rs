@@ -1,8 +1,8 @@
 //! One redb file: creating it, opening it, and the state of its last checkpoint.
 //!
-//! Only this module and [`crate::write`] use the library's types. A file holds one table per [`Table`], and a small
-//! table of numbers: the format version, the log index up to which the rows are complete, the live bytes, the owner, and
-//! the write digest if one is kept.
+//! Only this module, [`crate::write`], [`crate::backend`] and [`crate::error`] name the library's types. A file holds
+//! one table per [`Table`], and a small table of numbers: the format version, the log index up to which the rows are
+//! complete, the live bytes, the owner, and the write digest if one is kept.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -399,7 +399,7 @@ fn read_error(path: &Path) -> impl FnOnce(redb::StorageError) -> KvError {
 }
 
 /// Refuses a checkpoint that belongs to another owner.
-fn check_owner(
+pub(crate) fn check_owner(
     path: &Path,
     found: CheckpointNumbers,
     expected: Option<Owner>,

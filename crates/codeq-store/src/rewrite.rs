@@ -14,8 +14,8 @@ use codeq_disk::SharedDisk;
 
 use crate::error::StoreError;
 use crate::file::{
-    CheckpointNumbers, Durability, StoreFile, View, definition, publish, remove_leftover,
-    temporary_name,
+    CheckpointNumbers, Durability, StoreFile, View, check_owner, definition, publish,
+    remove_leftover, temporary_name,
 };
 use crate::memtable::Memtable;
 use crate::write::Writer;
@@ -158,6 +158,25 @@ pub struct SnapshotJob {
 }
 
 impl SnapshotJob {
+    /// A job that copies a store, whose file is only read, to a new one. Each is given as its disk, its path and its
+    /// owner.
+    pub fn between(
+        (disk, path, found): (&SharedDisk, &Path, Owner),
+        (to_disk, to, owner): (&SharedDisk, &Path, Owner),
+    ) -> Result<SnapshotJob, StoreError> {
+        let options = Options { owner: Some(found), ..Options::default() };
+        let file = StoreFile::open_unchanged(disk, path, &options)?;
+        let checkpoint = check_owner(path, file.checkpoint()?, options.owner)?;
+        Ok(SnapshotJob {
+            view: View::newest(&Arc::new(file))?,
+            checkpoint,
+            owner: Some(owner),
+            disk: Arc::clone(to_disk),
+            path: to.to_owned(),
+            options,
+        })
+    }
+
     /// Log index up to which the rows are complete.
     pub fn position(&self) -> u64 {
         self.checkpoint.position

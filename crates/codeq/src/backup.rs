@@ -8,6 +8,7 @@ use std::time::Instant;
 use codeq_client::Backup;
 use codeq_disk::SharedDisk;
 use codeq_engine::layout::Manifest;
+use codeq_engine::lock::share;
 use codeq_engine::{Engine, OpenError, Options, incomplete};
 use serde::Serialize;
 
@@ -15,7 +16,7 @@ use crate::cli::{
     About, Connection, Done, Exit, Failure, Show, bytes_below, ended, run as connected, span, talk,
     waiting, watched,
 };
-use crate::fsck::{ScratchDisk, open_in_memory, share};
+use crate::fsck::{ScratchDisk, open_in_memory};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -24,7 +25,7 @@ below its backup.target, a directory on its machine or a bucket, and verifies it
 codeq:operator.
 
 With two directories, the first one must not be in use. It is opened as a server would open it: recovery
-runs, and leases, delays and retention that have ended since take effect.
+runs, and deadlines that have passed (leases, delays, retention) take effect.
 
 Either way, the backup contains everything acknowledged before it started.
 

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use codeq_engine::Options;
+use codeq_disk::RealDisk;
+use codeq_engine::{OpenError, Options, incomplete};
 use tempfile::TempDir;
 
 use crate::cli::{Done, Exit, Failure, bytes_below, ended, talk, watched};
@@ -66,8 +67,17 @@ fn restore(backup: &Path, dir: &Path) -> Done {
     let segment_bytes = Options::default().segment_bytes;
     watched("MiB restored", measure, || codeq_engine::backup::restore(backup, dir, segment_bytes))
         .map_err(|error| {
-            let hint =
-                "name a complete backup and an empty or missing directory; neither was changed";
+            let left = incomplete::refusal(&RealDisk, dir);
+            let hint = match (&error, left) {
+                // It was there before.
+                (OpenError::Unfinished { .. }, _) => "neither directory was changed".to_owned(),
+                (_, Ok(Some(OpenError::Unfinished { .. }))) => {
+                    format!("what was copied could not be removed: delete {}", dir.display())
+                }
+                _ => "name a complete backup, and an empty or missing directory with enough room; neither \
+                      was changed"
+                    .to_owned(),
+            };
             Failure::error(error.to_string(), hint)
         })
 }

@@ -7,7 +7,6 @@ mod report;
 mod scratch;
 
 use codeq_core::id::ShardId;
-use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,6 +16,7 @@ use anyhow::Context;
 use clap::Parser;
 use codeq_disk::SharedDisk;
 use codeq_engine::layout::{self, Manifest};
+use codeq_engine::lock::share;
 use codeq_engine::recover::OpenedDir;
 use codeq_engine::{OpenError, Options, incomplete};
 use codeq_log::{FrameIndex, LogError, LogReport};
@@ -89,22 +89,6 @@ fn check(args: &Args, report: &mut Report) -> anyhow::Result<()> {
         report.note("the rows were not checked, because the files have problems");
     }
     Ok(())
-}
-
-/// Keeps the directory from being opened while it is checked, without writing to it.
-pub fn share(dir: &Path) -> Result<Option<File>, OpenError> {
-    let path = layout::lock_path(dir);
-    let io_error = |action, source| OpenError::Io { action, path: path.clone(), source };
-    match File::open(&path) {
-        Ok(file) => match file.try_lock_shared() {
-            Ok(()) => Ok(Some(file)),
-            Err(TryLockError::WouldBlock) => Err(OpenError::InUse(dir.to_owned())),
-            Err(TryLockError::Error(source)) => Err(io_error("lock", source)),
-        },
-        // Whoever has the directory open has made this file.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(io_error("open", source)),
-    }
 }
 
 fn check_manifest(

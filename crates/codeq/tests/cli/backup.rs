@@ -1,5 +1,7 @@
 //! `codeq backup` and `codeq restore`.
 
+use std::process::Command;
+
 use codeq_engine::{Engine, Options};
 
 use crate::cli::client::fails;
@@ -116,4 +118,51 @@ fn impossible_requests_are_refused_and_change_nothing() {
     fails(&none, 1, "not a complete backup");
     let nowhere = codeq(&["restore", text(&at("nowhere")), text(&at("new"))]);
     fails(&nowhere, 3, "does not exist");
+}
+
+/// The largest file may have 4 MiB, so the stores are copied and the log does not fit.
+#[test]
+fn a_restore_without_room_leaves_nothing_behind() {
+    let tmp = tempfile::tempdir().unwrap();
+    let at = |name: &str| tmp.path().join(name);
+    filled(&at("data"), 2);
+    assert_eq!(codeq(&["backup", text(&at("data")), text(&at("backup"))]).code, 0);
+    let script = "trap '' XFSZ; ulimit -f 8192; exec \"$0\" restore \"$1\" \"$2\"";
+    let failed = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_codeq"), text(&at("backup")), text(&at("new"))])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&failed.stderr);
+    assert_eq!(failed.status.code(), Some(1), "{said}");
+    assert!(said.contains("enough room; neither was changed"), "{said}");
+    assert!(!at("new").exists());
+    let restored = codeq(&["restore", text(&at("backup")), text(&at("new"))]);
+    assert_eq!(restored.code, 0, "{}", restored.err);
+}
+
+#[test]
+fn a_backup_on_a_read_only_mount_can_be_restored() {
+    let tmp = tempfile::tempdir().unwrap();
+    let at = |name: &str| tmp.path().join(name);
+    filled(&at("data"), 2);
+    std::fs::create_dir(at("mount")).unwrap();
+    let mount = |args: &[&str]| {
+        let done = Command::new(args[0]).args(&args[1..]).arg(at("mount")).output();
+        done.is_ok_and(|done| done.status.success())
+    };
+    if !mount(&["mount", "-t", "tmpfs", "tmpfs"]) {
+        eprintln!("skipped: this needs the right to mount");
+        return;
+    }
+    let backup = at("mount").join("backup");
+    let made = codeq(&["backup", text(&at("data")), text(&backup)]);
+    assert!(mount(&["mount", "-o", "remount,ro"]));
+    let restored = codeq(&["restore", text(&backup), text(&at("restored"))]);
+    let checked = codeq(&["fsck", text(&backup)]);
+    assert!(mount(&["umount"]));
+    assert_eq!(made.code, 0, "{}", made.err);
+    assert_eq!(restored.code, 0, "{}", restored.err);
+    assert_eq!(checked.code, 0, "{}{}", checked.out, checked.err);
+    let engine = Engine::open(&at("restored"), options()).unwrap();
+    assert_eq!(ready(&engine), (59, 1));
 }
