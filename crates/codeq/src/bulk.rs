@@ -144,9 +144,7 @@ pub async fn run(
         total.add(if dry_run { done.rest.matched.unwrap_or_default() } else { done.done });
         total.remaining = done.remaining;
         options.cursor = done.rest.next_cursor;
-        // Without a cursor, everything was looked at, or a fresh call finds the rest.
-        let rest = !dry_run && done.done > 0 && done.remaining > 0;
-        if (options.cursor.is_none() && !rest) || total.so_far() >= limit {
+        if options.cursor.is_none() || total.so_far() >= limit {
             break;
         }
         let left = total.remaining.min(limit.saturating_sub(total.so_far()));

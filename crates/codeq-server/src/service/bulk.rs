@@ -44,7 +44,7 @@ pub struct BulkOutcome {
     pub requested: u64,
     /// Set for a dry run: tasks that would be changed.
     pub matched: Option<u64>,
-    /// Cursor to continue from. Absent when the scan is complete, or when a fresh call would do as well.
+    /// Cursor to continue from. Absent when the scan is complete.
     pub next: Option<String>,
 }
 
@@ -74,11 +74,11 @@ impl Service {
             _ => u64::from(options.limit()),
         };
         let began = Instant::now();
-        let (mut seen, mut requested, mut stopped) = (0, 0, None);
+        let (mut seen, mut requested, mut stopped) = (0, 0, false);
         while shard.0 < self.engine.shards() {
             let left = limit.saturating_sub(seen);
             if left == 0 || began.elapsed() >= CALL_TIME {
-                stopped = Some(left > 0);
+                stopped = true;
                 break;
             }
             let take = left.min(BULK_TAKE_MAX.into()) as u32;
@@ -88,7 +88,7 @@ impl Service {
                         Ok(room) => room,
                         // Report the work done so far; the follow-up call gets the error.
                         Err(_) if seen > 0 => {
-                            stopped = Some(true);
+                            stopped = true;
                             break;
                         }
                         Err(full) => return Err(full),
@@ -114,11 +114,7 @@ impl Service {
                 None => (shard, from) = (shard.next(), BulkFrom::default()),
             }
         }
-        // Removed tasks are not scanned again, so a fresh call can start over, unless so many tasks
-        // must stay that the call's time runs out before it gets past them.
-        let can_restart = !options.dry_run && removes_all(&work, &options.filter);
-        let next = stopped.filter(|out_of_time| *out_of_time || !can_restart);
-        let next = next.map(|_| cursor::encode_from(shard, &from, &about));
+        let next = stopped.then(|| cursor::encode_from(shard, &from, &about));
         if options.dry_run {
             return Ok(BulkOutcome { done: 0, requested: 0, matched: Some(seen), next });
         }
@@ -163,21 +159,6 @@ impl Service {
         match part.await?? {
             Reply::BulkPart(done) => Ok(done),
             _ => Ok(BulkDone::default()),
-        }
-    }
-}
-
-/// Whether the operation removes every task it visits. A cleanup qualifies because its lists end at its cutoff.
-fn removes_all(work: &BulkWork, filter: &BulkFilter) -> bool {
-    match work {
-        BulkWork::Replay { .. } => false,
-        BulkWork::Cleanup { .. } => {
-            *filter == BulkFilter { before: filter.before, ..BulkFilter::default() }
-        }
-        // Running tasks that were asked to stop stay in their list.
-        BulkWork::Cancel { running: true, .. } => false,
-        BulkWork::PurgeDead { .. } | BulkWork::PurgeWaiting { .. } | BulkWork::Cancel { .. } => {
-            *filter == BulkFilter::default()
         }
     }
 }

@@ -104,8 +104,7 @@ pub async fn purge(session: &Session, purge: &Purge, group: &str) -> Done {
             total.add(done.purged);
             progress.at(total.so_far(), Some(count.min(limit)));
             options.cursor = done.rest.next_cursor;
-            // Without a cursor, everything was looked at, or a fresh call finds the rest.
-            if options.cursor.is_none() && done.purged < left {
+            if options.cursor.is_none() {
                 break;
             }
         }
@@ -194,8 +193,8 @@ impl Letters {
         self.own.values().flat_map(BTreeMap::values).sum()
     }
 
-    /// One filter for as many milliseconds as have no others in between. In a millisecond with others, one for every
-    /// error, unless one of the others contains it.
+    /// One filter for each run of milliseconds without other errors in between. In a millisecond that has other errors,
+    /// one filter for each error of the group, unless another error contains it.
     fn filters(&self) -> Vec<BulkOptions> {
         let filter = |from: i64, to: i64, error: Option<&String>| BulkOptions {
             error_contains: error.cloned(),

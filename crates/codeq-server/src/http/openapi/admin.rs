@@ -91,8 +91,7 @@ fn purge_queue() -> Operation {
         "queue",
         "Purge a queue",
         "Cancels matching tasks that are waiting or delayed, up to `limit` per call. A call works for at most a \
-         quarter of a second. Repeat while `remaining` is not 0, with `cursor` if the response has `nextCursor`. \
-         Use `dryRun` first.",
+         quarter of a second. Repeat with `cursor` as long as the response has `nextCursor`. Use `dryRun` first.",
     )
     .optional_body::<PurgeRequest>(json!({ "before": "2026-01-31T00:00:00Z", "dryRun": true }))
     .answers::<Purged>(200, "How many tasks were cancelled.")
@@ -124,8 +123,8 @@ fn replay_dead_letters() -> Operation {
         "Replay dead letters",
         "Returns matching dead letters, or with `from` failed or cancelled tasks, to their queue and resets their \
          attempts, oldest first, up to `limit` per call. Their results are removed and their histories kept. A call \
-         works for at most a quarter of a second and stops at the tenant's limits. Repeat while `remaining` is not 0, \
-         with `cursor` if the response has `nextCursor`. Use `dryRun` first.",
+         works for at most a quarter of a second and stops at the tenant's limits. Repeat with `cursor` as long as the \
+         response has `nextCursor`. Use `dryRun` first.",
     )
     .optional_body::<ReplayRequest>(json!({ "errorContains": "timeout", "dryRun": true }))
     .answers::<Replayed>(200, "How many tasks were replayed.")
@@ -138,7 +137,7 @@ fn purge_dead_letters() -> Operation {
         "dlq",
         "Purge dead letters",
         "Permanently removes matching dead letters, up to `limit` per call. A call works for at most a quarter of a \
-         second. Repeat while `remaining` is not 0, with `cursor` if the response has `nextCursor`. Use `dryRun` first.",
+         second. Repeat with `cursor` as long as the response has `nextCursor`. Use `dryRun` first.",
     )
     .optional_body::<PurgeDeadLettersRequest>(json!({ "errorContains": "timeout", "dryRun": true }))
     .answers::<Purged>(200, "How many dead letters were removed.")
@@ -167,7 +166,13 @@ fn cleanup() -> Operation {
     )
     .optional_body::<CleanupRequest>(example)
     .answers::<CleanedUp>(200, "How many tasks were removed.")
-    .refuses(&[Code::InvalidBefore, Code::InvalidFilter, Code::InvalidCursor, Code::InvalidTenant])
+    .refuses(&[
+        Code::InvalidBefore,
+        Code::InvalidFilter,
+        Code::InvalidCursor,
+        Code::InvalidLimit,
+        Code::InvalidTenant,
+    ])
 }
 
 fn list_topics() -> Operation {

@@ -162,20 +162,28 @@ fn response_headers() -> Value {
     })
 }
 
-/// The headers of every webhook.
+/// The headers of webhooks.
 fn webhook_headers() -> Value {
-    let header = |name: &str, description: &str| {
+    let header = |name: &str, required: bool, description: &str| {
         json!({
-            "name": name, "in": "header", "required": true, "description": description,
+            "name": name, "in": "header", "required": required, "description": description,
             "schema": { "type": "string" },
         })
     };
     json!([
-        header("X-CodeQ-Timestamp", "Unix time in seconds."),
-        header("X-CodeQ-Signature", "Lower-case hex HMAC-SHA256 of `timestamp + \".\" + body`."),
-        header("webhook-id", "The same for every attempt (Standard Webhooks)."),
-        header("webhook-timestamp", "Unix time in seconds (Standard Webhooks)."),
-        header("webhook-signature", "`v1,<base64>` (Standard Webhooks)."),
+        header("X-CodeQ-Timestamp", true, "Unix time in seconds."),
+        header(
+            "X-CodeQ-Signature",
+            false,
+            "Lower-case hex HMAC-SHA256 of `timestamp + \".\" + body`, if the tenant has a secret.",
+        ),
+        header("webhook-id", true, "The same for every attempt (Standard Webhooks)."),
+        header("webhook-timestamp", true, "Unix time in seconds (Standard Webhooks)."),
+        header(
+            "webhook-signature",
+            false,
+            "`v1,<base64>` (Standard Webhooks), if the tenant has a secret.",
+        ),
     ])
 }
 
@@ -193,7 +201,7 @@ pub fn result_callback() -> Value {
             "content": { "application/json": { "schema": reference::<CallbackBody>() } },
         },
         "responses": {
-            "2XX": { "description": "Received. codeQ retries after any other response." },
+            "2XX": { "description": "Received. codeQ retries after any other response except 410." },
         },
     })
 }

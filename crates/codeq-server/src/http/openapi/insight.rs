@@ -25,8 +25,8 @@ fn explain_task() -> Operation {
         "task",
         "Explain a task",
         "Why the task is where it is: what it waits for, which tasks are claimed before it, whether workers ask for tasks \
-         of its queue, who holds its lease, or how its attempts failed. With several shards, only the tasks of its \
-         own shard count as before it or against the limit of consumers.",
+         of its queue, who holds its lease, or how its attempts failed. With several shards, the tasks before it and \
+         the limit of consumers are those of its own shard.",
     )
     .answers::<TaskWhyBody>(200, "The reasons, the strongest first.")
     .refuses(&[Code::NotFound])

@@ -194,7 +194,8 @@ fn change() -> Operation {
         "Change a waiting task",
         "Changes the priority of a task that is not in progress, or when it becomes claimable: `delaySeconds` 0 makes it \
          claimable now, whether it is delayed or waits for its retry. A new time replaces the old delay and `runAt`. \
-         A claimable task whose priority changes, or that becomes claimable, goes to the back of its priority. \
+         A task that becomes claimable, or whose priority changes while it is claimable, goes to the back of its \
+         priority. \
          A task that already has the requested values does not change, so you can repeat a call.",
     )
     .body::<ChangeRequest>(json!({ "priority": 9, "delaySeconds": 0 }))

@@ -116,6 +116,32 @@ async fn what_matches_is_touched_and_nothing_else() {
     }
 }
 
+/// With and without a filter, a client that follows the cursor until there is none has changed everything that matches.
+#[tokio::test]
+async fn a_limit_leaves_a_cursor_until_all_is_done() {
+    for (path, name) in ROUTES {
+        for filter in [json!({}), json!({"worker": "worker"})] {
+            let h = Harness::start().await;
+            fill(&h).await;
+            let mut body = filter.clone();
+            body["limit"] = json!(1);
+            if path == "admin/tasks/cleanup" {
+                body["before"] = json!(LATER);
+            }
+            let mut changed = 0;
+            loop {
+                let done = h.post(ADMIN, path, body.clone()).await.expect(200).json();
+                changed += done[name].as_u64().unwrap();
+                body["cursor"] = done["nextCursor"].clone();
+                if done["nextCursor"].is_null() {
+                    break;
+                }
+            }
+            assert_eq!(changed, 2, "{path} {filter}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_filter_that_is_empty_or_can_never_hold_is_refused() {
     let h = Harness::start().await;
