@@ -98,7 +98,7 @@ pub struct Policy {
     /// How long finished tasks are kept; 0s means the server's setting.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     retention: Option<Duration>,
-    /// How long dead letters are kept; 0s means the retention.
+    /// How long dead letters are kept; 0s means as long as --retention or, without that, the server's setting.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     dead_letter_retention: Option<Duration>,
     /// Dead letters are also enqueued in this queue.
@@ -254,10 +254,14 @@ pub fn run(noun: Noun<Verb>, top: &Connection) -> ExitCode {
             session.out.items(&queues)
         }
         Verb::Get { queue } => session.out.item(&find(&session, &queue).await?),
-        Verb::Why { queue } => crate::why::queue(&session, &queue).await,
+        Verb::Why { queue } => {
+            find(&session, &queue).await?;
+            crate::why::queue(&session, &queue).await
+        }
         Verb::Pause { queues, create } => pause(&session, &queues, create).await,
         Verb::Resume { queues } => resume(&session, &queues).await,
         Verb::Purge(purge) => {
+            find(&session, &purge.queue).await?;
             let what = format!("cancel the waiting and delayed tasks of queue {}", purge.queue);
             purge
                 .run(&session.out, &what, async |options| {
@@ -269,8 +273,8 @@ pub fn run(noun: Noun<Verb>, top: &Connection) -> ExitCode {
     })
 }
 
-/// The queue with its rates.
-async fn find(session: &Session, name: &str) -> Done<Queue> {
+/// The queue with its rates. A command about a queue that the server does not know is most likely a typo.
+pub async fn find(session: &Session, name: &str) -> Done<Queue> {
     let mut queues = session.http.queues().await.about(&format!("queue {name}"))?;
     match queues.iter().position(|queue| is_named(queue, name)) {
         Some(at) => Ok(queues.swap_remove(at)),
@@ -288,7 +292,7 @@ fn unknown(queues: &[Queue], name: &str) -> Failure {
     let names = queues.iter().map(|queue| queue.stats.command.as_str());
     let hint = match nearest(name, names.map(|name| (name, name))) {
         Some(near) => format!("did you mean '{near}'? `codeq queue list` lists the queues"),
-        None => "list the queues: codeq queue list; a queue appears with its first task".to_owned(),
+        None => "list the queues: codeq queue list; a queue exists while it has tasks".to_owned(),
     };
     Failure::new(Exit::NotFound, format!("there is no queue '{name}'"), hint)
 }
@@ -354,7 +358,7 @@ impl Policy {
             }
             current => {
                 let topic = session.http.put_topic(&self.queue, &policy).await.about(&subject)?;
-                // The server replaces the whole policy, with what somebody else changed meanwhile.
+                // The server replaces the whole policy, including what somebody else changed meanwhile.
                 let expected = current.map_or(0, |topic| topic.version) + 1;
                 if topic.version > expected {
                     talk(&format!(

@@ -211,25 +211,32 @@ pub fn cut(text: &str, max: usize) -> String {
     text.chars().take(max.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// As wide as their longest cell. If that is too much for the terminal, the widest columns are narrowed, so that a long
-/// name does not push the others out, but not so far that names look the same. Ids stay whole: half of one is of no
-/// use.
+/// The widths of the columns: those of their longest cells. If that is too much for the terminal, the widest columns
+/// are narrowed, so that a long name does not push the others out, but not so far that names look the same. Ids stay
+/// whole: half of one is of no use. A table of queues leaves more room for their names than for the numbers at its end.
 fn widths(titles: &[&str], rows: &[Vec<String>], terminal: Option<usize>) -> Vec<usize> {
     const NARROW: usize = 12;
     const IDS: [&str; 2] = ["ID", "TASK"];
+    const QUEUE: usize = 30;
     let longest = |at: usize| {
         let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
         cells.max().unwrap_or_default()
     };
     let title = |(at, title): (usize, &&str)| title.len().max(longest(at));
     let mut widths: Vec<usize> = titles.iter().enumerate().map(title).collect();
-    let room = terminal.unwrap_or(usize::MAX).saturating_sub(GAP * titles.len().saturating_sub(1));
+    let terminal = terminal.unwrap_or(usize::MAX);
+    let room = terminal.saturating_sub(GAP * titles.len().saturating_sub(1));
+    let narrowest = |at: usize, title: &str| match at == 0 && title == "QUEUE" {
+        true => QUEUE.min(terminal / 2).max(NARROW),
+        false => NARROW,
+    };
     while widths.iter().sum::<usize>() > room
-        && let Some((widest, _)) = widths
+        && let Some((_, (widest, _))) = widths
             .iter_mut()
             .zip(titles)
-            .filter(|(width, title)| **width > NARROW && !IDS.contains(title))
-            .max_by_key(|(width, _)| **width)
+            .enumerate()
+            .filter(|(at, (width, title))| **width > narrowest(*at, title) && !IDS.contains(title))
+            .max_by_key(|(_, (width, _))| **width)
     {
         *widest -= 1;
     }
@@ -281,6 +288,11 @@ mod tests {
         assert!(line.contains("n…  17     3") && line.chars().count() <= 40, "{line}");
         let rows = vec![clean(vec!["i".repeat(36), "n".repeat(30), "e".repeat(30)])];
         assert_eq!(widths(&["ID", "QUEUE", "ERROR"], &rows, Some(70)), [36, 15, 15]);
+        // The names of queues come before numbers that do not fit.
+        let rows = vec![clean([vec!["q".repeat(40)], vec!["12345678".to_owned(); 9]].concat())];
+        let titles = ["QUEUE", "A", "B", "C", "D", "E", "F", "G", "H", "I"];
+        assert_eq!(widths(&titles, &rows, Some(80))[..2], [30, 8]);
+        let rows = vec![clean(vec!["i".repeat(36), "n".repeat(30), "e".repeat(30)])];
         // Names stay apart; what is last is cut.
         assert_eq!(widths(&["ID", "QUEUE", "ERROR"], &rows, Some(60)), [36, 12, 12]);
     }

@@ -11,11 +11,12 @@ use serde::Serialize;
 
 use crate::bulk::{self, Purge, Slice, Which};
 use crate::cli::{Connection, Done, Noun, Session, Show, age, talk};
+use crate::queue::find;
 use crate::search::Matching;
 
 /// Dead letters that are grouped unless asked otherwise.
 const GROUPED: u64 = 10_000;
-/// Different errors that are counted apart.
+/// Maximum number of groups that are counted separately; the rest are counted together.
 const GROUPS_MAX: usize = 1_000;
 
 #[derive(Subcommand)]
@@ -71,6 +72,17 @@ Examples:
   codeq dlq purge resize --before 30d --yes
   codeq dlq purge resize --group 5f3a91c2 --dry-run")]
     Purge(PurgeDead),
+}
+
+impl Verb {
+    fn queue(&self) -> &str {
+        match self {
+            Verb::List(List { queue, .. })
+            | Verb::Groups { queue, .. }
+            | Verb::Replay { queue, .. }
+            | Verb::Purge(PurgeDead { purge: Purge { queue, .. }, .. }) => queue,
+        }
+    }
 }
 
 #[derive(clap::Args)]
@@ -130,25 +142,28 @@ impl Show for Group {
 }
 
 pub fn run(noun: Noun<Verb>, top: &Connection) -> ExitCode {
-    noun.run(top, async |verb, session| match verb {
-        Verb::List(args) => list(&session, &args).await,
-        Verb::Groups { queue, matching } => groups(&session, &queue, &matching).await,
-        Verb::Replay { queue, group: Some(group), which, dry_run, .. } => {
-            group::replay(&session, &queue, &group, &which, dry_run).await
-        }
-        Verb::Replay { queue, from, which, dry_run, .. } => {
-            replay(&session, &queue, from, &which, dry_run).await
-        }
-        Verb::Purge(PurgeDead { purge, group: Some(group) }) => {
-            group::purge(&session, &purge, &group).await
-        }
-        Verb::Purge(PurgeDead { purge, .. }) => {
-            let what = format!("delete dead letters of queue {} for good", purge.queue);
-            purge
-                .run(&session.out, &what, async |options| {
-                    session.http.purge_dead_letters(&purge.queue, &options).await
-                })
-                .await
+    noun.run(top, async |verb, session| {
+        find(&session, verb.queue()).await?;
+        match verb {
+            Verb::List(args) => list(&session, &args).await,
+            Verb::Groups { queue, matching } => groups(&session, &queue, &matching).await,
+            Verb::Replay { queue, group: Some(group), which, dry_run, .. } => {
+                group::replay(&session, &queue, &group, &which, dry_run).await
+            }
+            Verb::Replay { queue, from, which, dry_run, .. } => {
+                replay(&session, &queue, from, &which, dry_run).await
+            }
+            Verb::Purge(PurgeDead { purge, group: Some(group) }) => {
+                group::purge(&session, &purge, &group).await
+            }
+            Verb::Purge(PurgeDead { purge, .. }) => {
+                let what = format!("delete dead letters of queue {} for good", purge.queue);
+                purge
+                    .run(&session.out, &what, async |options| {
+                        session.http.purge_dead_letters(&purge.queue, &options).await
+                    })
+                    .await
+            }
         }
     })
 }
@@ -165,7 +180,7 @@ async fn pages(
     matching.pages(default_limit, &subject, Search::default(), fetch, each).await
 }
 
-/// Returns tasks of a queue that match to it.
+/// Returns the matching tasks of a queue to the queue.
 pub async fn replay(
     session: &Session,
     queue: &str,
@@ -191,7 +206,7 @@ async fn list(session: &Session, args: &List) -> Done {
     let mut list = session.out.list();
     let of_group =
         |task: &TaskRecord| group.as_ref().is_none_or(|id| *id == group::id(&task.error));
-    // A group is found among as many as are counted.
+    // Looks for the group among as many dead letters as `groups` counts.
     let limit = if group.is_some() { GROUPED } else { 50 };
     let each = |mut items: Vec<TaskRecord>| {
         items.retain(of_group);

@@ -25,8 +25,8 @@ use view::View;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Shows rates, depths, the oldest waiting task, workers, waiting claims and the latency of commits. Rates are those of
-the last minute. Waiting claims and the latency come from the server's metrics, which by default only answer this
-machine. A wider terminal shows more columns.
+the last minute. Workers (1h) are those seen within the last hour. Waiting claims and the latency come from the
+server's metrics, which by default only answer this machine. A wider terminal shows more columns.
 
 Keys: q quits, left and right choose the column to sort by, r reverses, up and down scroll.
 

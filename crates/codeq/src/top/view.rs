@@ -25,7 +25,7 @@ struct Column {
     title: &'static str,
     text: fn(&Queue) -> String,
     value: fn(&Queue) -> f64,
-    /// More than none deserves attention.
+    /// Any value above 0 deserves attention.
     alarming: bool,
 }
 
@@ -169,7 +169,7 @@ fn summary(snapshot: &Snapshot) -> Vec<Line> {
         Line::plain(&format!("codeq top - {} - {} queue(s)", printable(url), queues.len())),
         tasks,
         Line::plain(&rates),
-        Line::plain(&format!("server   workers {workers}{}", cell(metrics))),
+        Line::plain(&format!("server   workers (1h) {workers}{}", cell(metrics))),
         Line::default(),
     ]
 }

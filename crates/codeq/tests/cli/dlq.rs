@@ -7,6 +7,7 @@ use crate::cli::client::{Shop, fails};
 #[test]
 fn dead_letters_are_found_grouped_replayed_and_purged() {
     let shop = Shop::open();
+    shop.enqueue("resize", &["--delay", "1h"]);
     assert_eq!(shop.json(&["dlq", "list", "resize"]), json!([]));
     let first = shop.dead("resize", "timeout after 30 s");
     let second = shop.dead("resize", "timeout after 5 s");

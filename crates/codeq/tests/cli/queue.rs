@@ -124,3 +124,22 @@ fn a_policy_is_set_shown_and_deleted() {
     assert_eq!(shop.run(&["queue", "policy", "resize", "--delete", "--yes"]).code, 0);
     fails(&shop.run(&["queue", "policy", "resize"]), 3, "has no policy");
 }
+
+#[test]
+fn a_misspelt_queue_is_not_found() {
+    let shop = Shop::open();
+    shop.post("/tasks", &json!({ "command": "resize", "payload": 1 }).to_string());
+    for args in [
+        &["queue", "why", "rezise"] as &[&str],
+        &["queue", "purge", "rezise", "--yes"],
+        &["dlq", "list", "rezise"],
+        &["dlq", "groups", "rezise"],
+        &["dlq", "replay", "rezise"],
+        &["dlq", "purge", "rezise", "--yes"],
+    ] {
+        fails(&shop.run(args), 3, "there is no queue 'rezise'");
+        assert!(shop.run(args).err.contains("did you mean 'resize'?"), "{args:?}");
+    }
+    // Names ignore case, and a queue with nothing to do is no error.
+    assert_eq!(shop.json(&["dlq", "replay", "RESIZE"])["count"], 0);
+}

@@ -32,7 +32,7 @@ fn the_numbers_are_those_of_the_api() {
     let sums = "tasks    2 ready, 1 delayed, 1 running, 1 dead; oldest ";
     assert!(top.out.contains(sums), "{}", top.out);
     assert!(
-        top.out.contains("server   workers 1, streams 0, waiting claims 0, commit latency "),
+        top.out.contains("server   workers (1h) 1, streams 0, waiting claims 0, commit latency "),
         "{}",
         top.out
     );
