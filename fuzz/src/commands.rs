@@ -1,19 +1,19 @@
 //! Groups of commands, as they stand in the log.
 
-use codeq_core::codec::{begin_group, push_command, read_group};
+use codeq_core::codec::{begin_record, push_command, read_record};
 use codeq_core::command::{Claim, Command, Enqueue, NewTask, Selector, Sweep};
 use codeq_core::moment::Moment;
 
 /// What can be read is written so that it reads the same.
 pub fn run(data: &[u8]) {
-    if let Ok((at, commands)) = read_group(data) {
-        assert_eq!(read_group(&written(at, &commands)), Ok((at, commands)));
+    if let Ok((at, commands)) = read_record(data) {
+        assert_eq!(read_record(&written(at, &commands)), Ok((at, commands)));
     }
 }
 
 fn written(at: Moment, commands: &[Command]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    begin_group(at, &mut bytes);
+    begin_record(at, &mut bytes);
     commands.iter().for_each(|command| push_command(command, &mut bytes));
     bytes
 }

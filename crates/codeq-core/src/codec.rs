@@ -1,4 +1,4 @@
-//! How rows and commands are encoded: one version byte, then postcard.
+//! How rows and log records are encoded: one version byte, then the content in postcard.
 //!
 //! Changing a format: postcard is not self-describing, so never change a released struct or enum in place, except to
 //! add enum variants at the end. To add a field, raise the version of that row kind and append the field as a number:
@@ -16,10 +16,10 @@ use crate::moment::{Millis, Moment};
 
 /// Version of every row kind that does not define its own.
 pub(crate) const VERSION: u8 = 1;
-/// Version of a group. Version 2 added the wall clock.
-const GROUP_VERSION: u8 = 2;
-/// Length of a group without commands.
-pub const GROUP_HEADER_BYTES: usize = 17;
+/// Version of a log record. Version 2 added the wall clock.
+const RECORD_VERSION: u8 = 2;
+/// Length of a record without commands.
+pub const RECORD_HEADER_BYTES: usize = 17;
 
 /// Why bytes did not decode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -121,14 +121,14 @@ pub(crate) fn decode_grown<T: DeserializeOwned>(
     row.map_err(|error| KvError::Corrupt { table, key, reason: error.to_string() })
 }
 
-/// Starts a group: the commands that one shard applied at one moment. `buffer` becomes the log record.
-pub fn begin_group(at: Moment, buffer: &mut Vec<u8>) {
-    buffer.push(GROUP_VERSION);
+/// Starts a log record: the commands that one shard applied at one moment. `buffer` is empty.
+pub fn begin_record(at: Moment, buffer: &mut Vec<u8>) {
+    buffer.push(RECORD_VERSION);
     buffer.extend_from_slice(&at.now.to_le_bytes());
     buffer.extend_from_slice(&at.wall.to_le_bytes());
 }
 
-/// Appends a command to a group, prefixed with its length so that a reader can bound it.
+/// Appends a command to a record, prefixed with its length so that a reader can bound it.
 pub fn push_command(command: &Command, buffer: &mut Vec<u8>) {
     let start = buffer.len();
     buffer.extend_from_slice(&[0; 4]);
@@ -139,16 +139,16 @@ pub fn push_command(command: &Command, buffer: &mut Vec<u8>) {
     }
 }
 
-/// Decodes a group: its moment, and its commands in order.
-pub fn read_group(bytes: &[u8]) -> Result<(Moment, Vec<Command>), DecodeError> {
-    let (at, commands) = open_group(bytes)?;
+/// Decodes a record: its moment, and its commands in order.
+pub fn read_record(bytes: &[u8]) -> Result<(Moment, Vec<Command>), DecodeError> {
+    let (at, commands) = open_record(bytes)?;
     Ok((at, commands.collect::<Result<_, _>>()?))
 }
 
-/// Decodes the moment of a group. Its commands follow one by one, so that a large group need not be in memory twice.
-pub fn open_group(bytes: &[u8]) -> Result<(Moment, Commands<'_>), DecodeError> {
+/// Decodes the moment of a record. Its commands follow one by one, so that a large record need not be in memory twice.
+pub fn open_record(bytes: &[u8]) -> Result<(Moment, Commands<'_>), DecodeError> {
     let (at, rest) = match bytes.split_first() {
-        Some((&GROUP_VERSION, body)) => {
+        Some((&RECORD_VERSION, body)) => {
             let (now, body) = read_millis(body)?;
             let (wall, body) = read_millis(body)?;
             (Moment { now, wall }, body)
@@ -162,7 +162,7 @@ pub fn open_group(bytes: &[u8]) -> Result<(Moment, Commands<'_>), DecodeError> {
     Ok((at, Commands { rest }))
 }
 
-/// The commands of a group; ends after the first one that does not decode.
+/// The commands of a record; ends after the first one that does not decode.
 pub struct Commands<'a> {
     rest: &'a [u8],
 }
@@ -193,7 +193,7 @@ impl Iterator for Commands<'_> {
 
 fn read_millis(bytes: &[u8]) -> Result<(Millis, &[u8]), DecodeError> {
     let (number, rest) =
-        bytes.split_first_chunk::<8>().ok_or(DecodeError::Malformed("group without time"))?;
+        bytes.split_first_chunk::<8>().ok_or(DecodeError::Malformed("record without time"))?;
     Ok((Millis::from_le_bytes(*number), rest))
 }
 
@@ -203,27 +203,27 @@ mod tests {
     use crate::command::Sweep;
 
     #[test]
-    fn groups_survive_encoding() {
+    fn records_survive_encoding() {
         let commands: Vec<Command> =
             (0..3).map(|seed| Command::Sweep(Sweep { limit: 1, seed })).collect();
         let mut bytes = Vec::new();
         let at = Moment { now: 42, wall: 4_200 };
-        begin_group(at, &mut bytes);
-        assert_eq!(bytes.len(), GROUP_HEADER_BYTES);
+        begin_record(at, &mut bytes);
+        assert_eq!(bytes.len(), RECORD_HEADER_BYTES);
         commands.iter().for_each(|command| push_command(command, &mut bytes));
-        assert_eq!(read_group(&bytes), Ok((at, commands)));
+        assert_eq!(read_record(&bytes), Ok((at, commands)));
     }
 
     #[test]
-    fn no_cut_group_decodes_to_something_else() {
+    fn no_cut_record_decodes_to_something_else() {
         let mut bytes = Vec::new();
-        begin_group(Moment::agreed(42), &mut bytes);
+        begin_record(Moment::agreed(42), &mut bytes);
         push_command(&Command::Sweep(Sweep { limit: 1, seed: u64::MAX }), &mut bytes);
-        // The header alone is a valid empty group; any other cut is an error.
-        for cut in (0..bytes.len()).filter(|cut| *cut != GROUP_HEADER_BYTES) {
-            assert!(read_group(&bytes[..cut]).is_err(), "cut at {cut}");
+        // The header alone is a valid empty record; any other cut is an error.
+        for cut in (0..bytes.len()).filter(|cut| *cut != RECORD_HEADER_BYTES) {
+            assert!(read_record(&bytes[..cut]).is_err(), "cut at {cut}");
         }
         bytes[0] = 9;
-        assert_eq!(read_group(&bytes), Err(DecodeError::Version(9)));
+        assert_eq!(read_record(&bytes), Err(DecodeError::Version(9)));
     }
 }

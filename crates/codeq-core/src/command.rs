@@ -495,8 +495,9 @@ pub struct DeleteRecord {
     pub expected: Option<u64>,
 }
 
-/// Creates tasks under rules that logged [`Enqueue`] commands must not get retroactively: payloads may have up to
-/// [`PAYLOAD_BYTES_MAX`](crate::limits::PAYLOAD_BYTES_MAX) bytes, and idempotency keys compare them as JSON values.
+/// Creates tasks under newer rules, which must not change what the [`Enqueue`] commands in existing logs do: payloads
+/// may have up to [`PAYLOAD_BYTES_MAX`](crate::limits::PAYLOAD_BYTES_MAX) bytes, and repeats of an idempotency key are
+/// recognised by comparing payloads as JSON values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EnqueueByValue {
     /// The tasks to create.

@@ -46,7 +46,7 @@ pub fn digest<K: KvRead + ?Sized>(state: &State, kv: &K) -> Result<[u8; 32], KvE
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WriteDigest(pub u64);
 
-/// Odd constants with as many one bits as zero bits, from the digits of pi.
+/// Odd constants from the digits of pi.
 const KEY_A: u64 = 0x243f_6a88_85a3_08d3;
 const KEY_B: u64 = 0x1319_8a2e_0370_7345;
 

@@ -73,7 +73,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(Known::Yes(Box::new(view)))
     }
 
-    /// Releases the key of a task that is being removed; a key younger than a day stays until then.
+    /// Releases the key of a task that is being removed; a key younger than a day stays until it is a day old.
     pub(crate) fn release_key(&mut self, seq: Seq, row: &TaskRow) -> Result<(), KvError> {
         if !row.has_key {
             return Ok(());

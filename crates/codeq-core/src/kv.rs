@@ -23,7 +23,7 @@ pub enum Table {
     Pending = 2,
     /// (queue, state, task number) → nothing: lists of tasks by command and status, and of callbacks.
     Index = 3,
-    /// (kind, deadline, number) → data of that kind: delays, retention, keys, callbacks, records.
+    /// (kind, deadline, number) → what that kind of timer needs; see [`TimerKind`](crate::keys::TimerKind).
     Timer = 4,
     /// Hash of (tenant, key) → the task created with the key.
     Idempotency = 5,

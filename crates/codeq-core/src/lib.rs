@@ -5,8 +5,8 @@
 //! [`Reply`](reply::Reply) and [`Effect`](effect::Effect)s. The same commands at the same moments produce the same rows
 //! on every machine: this crate has no clock, threads, files or hash order, and clippy enforces that.
 //!
-//! There is one file per command, named after its verb. They share `step` (how a task changes place), `lease` (who may
-//! act on it) and `finish` (how it ends).
+//! Most commands have a file of their own, named after their verb. They share `step` (how a task changes place),
+//! `lease` (who may act on it) and `finish` (how it ends).
 
 #[macro_use]
 mod number;
@@ -39,7 +39,7 @@ pub mod view;
 mod abandon;
 mod apply;
 pub mod bulk;
-pub mod callback;
+pub mod callback_retry;
 mod cancel;
 mod change_record;
 pub mod claim;

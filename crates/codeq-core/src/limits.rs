@@ -1,6 +1,6 @@
-//! Every limit of the rules, by name.
+//! The limits of the rules, by name.
 //!
-//! A number elsewhere that limits something is a mistake.
+//! An unnamed number elsewhere that limits something is a mistake.
 
 /// Longest command name in bytes.
 pub const COMMAND_BYTES_MAX: usize = 128;

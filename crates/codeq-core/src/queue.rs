@@ -142,8 +142,8 @@ impl Queue {
         })
     }
 
-    /// The pending tasks of its priority that precede the task with this order number, if the window covers it.
-    /// Otherwise the error has the tasks in the window and the last order number that the window has covered.
+    /// How many pending tasks of the same priority precede the task with this order number, if the window covers it.
+    /// Otherwise the error has the number of tasks in the window and the last order number that it has covered.
     pub fn before(&self, priority: u8, order: Order) -> Result<u64, (u64, Order)> {
         let level = self.levels.get(usize::from(priority)).ok_or((0, Order(0)))?;
         let found = level.window.binary_search_by_key(&order, |waiting| waiting.0);

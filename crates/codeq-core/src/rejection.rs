@@ -1,4 +1,4 @@
-//! Why a command was refused. A rejection is a reply: it changed nothing.
+//! Why a command was refused. A rejection is a reply: what was asked for was not done.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,5 @@
-//! What a command returns. A rejection is a normal reply: nothing changed, and it says why. Replies can be encoded, as
-//! commands can.
+//! What a command returns. A rejection is a normal reply: what was asked for was not done, and it says why. Replies can
+//! be encoded, as commands can.
 
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +53,7 @@ pub enum Reply {
     BulkPart(BulkDone),
     /// What a sweep did.
     Swept(Swept),
-    /// The command was refused and changed nothing.
+    /// The command was refused. At most, a lease that was over has been ended.
     Rejected(Rejection),
     /// The task after a change of its priority or delay.
     Rescheduled(Box<Task>),
@@ -70,7 +70,7 @@ pub enum Enqueued {
     Rejected(Rejection),
 }
 
-/// Where a task went that its worker returned.
+/// Where a task that its worker returned went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Returned {
     /// Back to its queue, claimable after a delay.

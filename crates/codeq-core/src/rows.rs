@@ -74,7 +74,8 @@ pub struct TaskRow {
     pub made_at: Millis,
     /// Longest time that an attempt may run; 0 means its queue's policy decides. Since version 3.
     pub max_run: Millis,
-    /// The limit of the running attempt: the task's own or, at the claim, its queue's. 0 if it has none. Since version 3.
+    /// The limit of the running attempt: the task's own or else its queue's, as of the claim. 0 if it has none. Since
+    /// version 3.
     pub run_limit: Millis,
     /// When the running attempt reaches `run_limit`, by engine time; its lease never ends later. 0 if it has none.
     /// Since version 3.
@@ -99,9 +100,9 @@ pub struct Finish {
     pub expires_at: Millis,
     /// Who submitted it; `None` if the server ended the task.
     pub worker: Option<Arc<str>>,
-    /// The result of a completed task.
+    /// The result, if the worker sent one.
     pub result: Option<Bytes>,
-    /// The error of a failed one.
+    /// What went wrong, if anything.
     pub error: Option<Arc<str>>,
     /// Named outputs stored elsewhere.
     pub artifacts: Vec<Artifact>,
@@ -389,7 +390,7 @@ impl QueueRow {
 
 impl TaskRow {
     const VERSION: u8 = 3;
-    /// Fields that versions 2 and 3 added.
+    /// How many fields versions 2 and 3 added.
     const ADDED: [usize; 2] = [2, 3];
 
     /// Encodes the row.

@@ -316,7 +316,7 @@ impl State {
         self.tenants.keys()
     }
 
-    /// Number of leases that have not expired as of the latest command.
+    /// Number of leases, including those that are over but not swept yet.
     pub fn leases(&self) -> usize {
         self.leases.len()
     }

@@ -58,7 +58,8 @@ impl<K: Kv> Step<'_, K> {
         Ok(swept)
     }
 
-    /// Delays at most `limit` pending tasks again whose `runAt` is in the future, because the wall clock was set back.
+    /// Delays pending tasks again, at most `limit`, if their `runAt` is in the future because the wall clock was set
+    /// back.
     fn postpone_early(&mut self, limit: u32) -> Result<u32, KvError> {
         let mut postponed = 0;
         let mut queues = BTreeSet::new();

@@ -104,7 +104,7 @@ impl Timers {
         self.passed_until = self.passed_until.max(date);
     }
 
-    /// Removes that record, because the task is no longer pending.
+    /// Undoes [`Timers::arm_passed`], because the task is no longer pending.
     pub fn disarm_passed<K: Kv>(&mut self, kv: &mut K, date: Millis, seq: Seq) {
         kv.delete(Table::Timer, keys::timer(TimerKind::RunAtPassed, date, seq));
     }

@@ -69,9 +69,9 @@ pub struct ResultRecord {
     pub id: TaskId,
     /// `COMPLETED` or `FAILED`.
     pub status: Status,
-    /// The result of a completed task, byte for byte.
+    /// The result, byte for byte, if the worker sent one.
     pub result: Option<Bytes>,
-    /// The error of a failed one.
+    /// What went wrong, if anything.
     pub error: Option<Arc<str>>,
     /// Named outputs stored elsewhere.
     pub artifacts: Vec<Artifact>,

@@ -45,7 +45,7 @@ pub enum EngineError {
     #[error("the idempotency keys of an atomic batch belong to different shards")]
     AtomicSpansShards,
     /// A command that goes through the shards in parts was proposed as a whole. Nothing was done.
-    #[error("the command concerns every shard: make a bulk operation of parts")]
+    #[error("the command concerns every shard: propose it as a bulk operation, one part per shard")]
     ConcernsEveryShard,
     /// `maxConsumers` cannot be divided among the shards.
     #[error("maxConsumers must be 0 or at least the number of shards ({shards})")]
@@ -70,7 +70,7 @@ impl From<Shortage> for EngineError {
     }
 }
 
-/// Why a data directory was not opened, backed up or restored. A failed open changes nothing.
+/// Why a data directory was not opened, backed up or restored. A failed open loses nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process has it open.
@@ -85,12 +85,22 @@ pub enum OpenError {
         reason: String,
     },
     /// Files are missing, or belong to another directory.
-    #[error("{} does not fit together: {reason}", dir.display())]
+    #[error("the files in {} do not belong together: {reason}", dir.display())]
     Mixed {
         /// The directory.
         dir: PathBuf,
         /// How it was recognised.
         reason: String,
+    },
+    /// The log has commands for a shard that the directory does not have.
+    #[error(
+        "frame {index} of the log names shard {shard}, which the data directory does not have: restore a backup"
+    )]
+    UnknownShard {
+        /// The frame or entry of the log.
+        index: u64,
+        /// The shard that it names.
+        shard: ShardId,
     },
     /// A backup or a restore was interrupted here.
     #[error(

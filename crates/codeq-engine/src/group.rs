@@ -18,7 +18,7 @@ use crate::request::{ReplyTo, Request};
 /// list.
 const TOUCHED_MAX: usize = 16;
 
-/// The number of a shard's batch, counted since the start; see `Shard`.
+/// The number of a shard's batch, counted since the start; see [`ShardData::batch`](crate::shard::ShardData::batch).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Batch(pub u64);
 
@@ -45,7 +45,7 @@ impl Group {
     /// Starts a record: the following commands are applied at this moment.
     pub fn begin(&mut self, at: Moment) {
         let start = self.bytes.len();
-        codec::begin_group(at, &mut self.bytes);
+        codec::begin_record(at, &mut self.bytes);
         self.records.push(start..self.bytes.len());
     }
 
@@ -60,7 +60,7 @@ impl Group {
         let end = self.bytes.len();
         if let Some(record) = self.records.last_mut() {
             record.end = end;
-            if record.len() <= codec::GROUP_HEADER_BYTES {
+            if record.len() <= codec::RECORD_HEADER_BYTES {
                 self.bytes.truncate(record.start);
                 self.records.pop();
             }

@@ -83,8 +83,8 @@ pub fn finish<E: From<OpenError>>(
     match_log_to_rows: impl FnOnce(&[u8]) -> Result<(), E>,
 ) -> Result<bool, E> {
     let note = load(disk, dir, manifest)?;
-    // The previous process may have died between a change of this name and its sync. Neither its presence nor its
-    // absence may be taken back later, when the stores have moved on.
+    // The previous process may have died after it created or removed INSTALL and before that was durable. A later
+    // crash must not undo it when the stores have moved on.
     disk.sync_dir(dir).map_err(OpenError::io("sync", dir))?;
     let Some(note) = note else {
         clear(disk, dir, manifest)?;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use codeq_core::codec::read_group;
+use codeq_core::codec::read_record;
 use codeq_core::command::{Command, Sweep};
 use codeq_core::id::ShardId;
 use codeq_core::moment::Moment;
@@ -179,7 +179,7 @@ fn whatever_is_offered_is_logged_and_answered() {
         let log = Log::open(Arc::new(RealDisk), &path, LOG).unwrap();
         let mut logged: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
         let replayed = log.replay(FrameIndex(1), |_, shard, bytes| {
-            let (_, commands) = read_group(bytes).unwrap();
+            let (_, commands) = read_record(bytes).unwrap();
             let commands: Vec<Request> = commands.into_iter().map(Request::detached).collect();
             let numbers = numbers(&commands).into_iter().map(|(_, number)| number);
             logged.entry(shard).or_default().extend(numbers);

@@ -41,7 +41,7 @@ mod pipeline;
 mod result_waiters;
 mod scrub;
 mod shard_thread;
-mod sync;
+mod std_or_shuttle;
 mod waiting_claims;
 
 pub use boundary::{Answer, Call, Mailbox};

@@ -26,7 +26,7 @@ pub const BATCH_BYTES_MAX: usize = 1 << 20;
 pub const BATCH_MAX: usize = 256;
 /// Nothing is added to a group of this size before the log has taken it.
 pub const GROUP_BYTES_MAX: usize = 1 << 20;
-/// Maximum number of commands in a group.
+/// Once a group has this many commands, nothing more is added to it.
 pub const GROUP_MAX: usize = 4_096;
 /// Maximum number of claims that wait in a shard for a task, and of clients that wait there for a result.
 pub const WAITERS_MAX: usize = 100_000;
@@ -41,10 +41,10 @@ pub const FULL_DISK_RETRY: Duration = Duration::from_secs(1);
 /// machine may have slept, which the wait does not notice.
 pub const CLOCK_REREAD_AFTER: Duration = Duration::from_secs(1);
 
-/// Stores are verified completely at the start if together they have at most this many bytes. Damage is then found by
-/// the start, which may be able to repair it, rather than by a later read. 100 MiB took 0.9 s on two busy cores.
-/// Larger stores are checked block by block as they are read, to keep the start with millions of tasks short, and
-/// verified afterwards.
+/// Stores are verified completely at startup if together they have at most this many bytes. Damage is then found while
+/// it may still be repairable, rather than by a later read. 100 MiB took 0.9 s on two busy cores. Larger stores are
+/// checked block by block as they are read, so that startup with millions of tasks stays short, and verified
+/// afterwards.
 pub const VERIFY_BYTES_MAX: u64 = 64 << 20;
 
 /// How often the stores of a running engine are verified. For stores larger than [`VERIFY_BYTES_MAX`], the first time

@@ -12,13 +12,13 @@ use crate::error::EngineError;
 use crate::group::Group;
 use crate::options::{GROUP_MAX, Options};
 use crate::status::Status;
-use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use crate::sync::{Condvar, Mutex};
+use crate::std_or_shuttle::atomic::{AtomicU8, AtomicU64, Ordering};
+use crate::std_or_shuttle::{Condvar, Mutex};
 
-mod commit;
+mod sync_and_answer;
 
-pub use commit::Committer;
-use commit::Round;
+pub use sync_and_answer::Committer;
+use sync_and_answer::Round;
 
 /// Indexed by [`Pipeline::short`].
 const SHORTAGES: [Option<Shortage>; 3] = [None, Some(Shortage::Space), Some(Shortage::Descriptors)];

@@ -355,9 +355,9 @@ impl Listing {
         }
     }
 
-    /// The page, newest first over all shards. A shard whose tasks did not fit onto the page continues where it
-    /// began. Within a shard the order is that of its slices, whatever the tasks' dates: the clock may have been set
-    /// back. The page ends where a shard has more that was not read, so that the next page has nothing newer.
+    /// The page, newest first over all shards. A shard continues at its first task that did not fit onto the page.
+    /// Within a shard the order is that of its slices, whatever the tasks' dates: the clock may have been set back. The
+    /// page ends where a shard has more that was not read, so that the next page has nothing newer.
     pub fn page(self) -> ListPage {
         let mut next = self.start;
         let mut more = false;

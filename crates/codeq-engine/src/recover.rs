@@ -285,8 +285,7 @@ fn replay(log: &Log, shards: &mut [Shard], options: &Options) -> Result<(), Open
             checkpoint_full(shards, index.previous(), options)?;
         }
         let Some(shard) = shards.get_mut(usize::from(number)) else {
-            let reason = format!("its log names shard {number}, which it does not have");
-            return Err(OpenError::Foreign { dir: Default::default(), reason });
+            return Err(OpenError::UnknownShard { index: index.0, shard: number });
         };
         let effects = shard.replay(index, record)?;
         if let Some(observer) = &options.observer.0 {

@@ -207,13 +207,13 @@ impl Replica {
     }
 
     /// Time until there is something to propose, unless the wall clock is set meanwhile.
-    pub fn wait(&self, at: Moment) -> Option<Millis> {
+    pub fn time_until_due(&self, at: Moment) -> Option<Millis> {
         let wait = |it: &ReplicaShard| {
             if it.inbox.len() > 0 || it.shard.has_unserved_queues() {
                 return Some(0);
             }
             // The sweep in flight does what is due.
-            it.shard.wait(at).filter(|wait| !(it.sweeping && *wait == 0))
+            it.shard.time_until_due(at).filter(|wait| !(it.sweeping && *wait == 0))
         };
         self.shards.iter().filter_map(wait).min()
     }
@@ -263,7 +263,7 @@ impl Replica {
             }
             if !taken.is_empty() {
                 let mut record = Vec::new();
-                codec::begin_group(at, &mut record);
+                codec::begin_record(at, &mut record);
                 taken.iter().for_each(|request| codec::push_command(&request.command, &mut record));
                 records.push((it.shard.number, Bytes::from(record)));
                 requests.push((it.shard.number, taken));
@@ -334,10 +334,9 @@ impl Replica {
         let mut mine = own.and_then(|number| self.take_proposed(number));
         for (number, record) in records {
             let Some(it) = self.shards.get_mut(usize::from(*number)) else {
-                let reason = format!("entry {index} names shard {number}, which it does not have");
-                return Err(OpenError::Foreign { dir: Default::default(), reason });
+                return Err(OpenError::UnknownShard { index, shard: *number });
             };
-            if let Ok((at, _)) = codec::open_group(record) {
+            if let Ok((at, _)) = codec::open_record(record) {
                 self.latest = self.latest.max(at.now);
             }
             let requests = mine.as_mut().and_then(|mine| mine.take(*number));

@@ -1,13 +1,14 @@
 //! A shard: the rules applied to its store, and the claims that wait for tasks.
 //!
 //! Nothing here starts a thread, reads a clock or touches the log: commands arrive with their moment and go into a
-//! [`Group`]. The threads around it are in `shard_thread` and `pipeline/commit`; the simulator drives a shard directly.
+//! [`Group`]. The threads around it are in `shard_thread` and `pipeline/sync_and_answer`; the simulator drives a shard
+//! directly.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use codeq_core::codec::open_group;
+use codeq_core::codec::open_record;
 use codeq_core::command::{Command, Millis, Sweep};
 use codeq_core::digest::WriteDigest;
 use codeq_core::effect::Effect;
@@ -109,7 +110,7 @@ impl Shard {
             return Ok(&[]);
         }
         let malformed = |source| OpenError::Record { index, shard: self.number, source };
-        let (at, commands) = open_group(record).map_err(malformed)?;
+        let (at, commands) = open_record(record).map_err(malformed)?;
         for command in commands {
             let command = command.map_err(malformed)?;
             let effects = &mut self.replayed;
@@ -190,7 +191,7 @@ impl Shard {
     }
 
     /// Time until [`Shard::sweep`] has something to do, unless the wall clock is set meanwhile.
-    pub fn wait(&self, at: Moment) -> Option<Millis> {
+    pub fn time_until_due(&self, at: Moment) -> Option<Millis> {
         let data = self.data.read();
         if self.has_unserved_queues() || data.state.is_due(at) {
             return Some(0);
@@ -207,7 +208,7 @@ impl Shard {
         &self.waiting_count
     }
 
-    /// Answers the waiting claims, and from now on also answers claims at once that would otherwise wait.
+    /// Answers the waiting claims. From now on, claims that would otherwise wait are answered at once too.
     pub fn drain(&mut self) {
         self.draining = true;
         for waiting in self.waiting_claims.take_all() {

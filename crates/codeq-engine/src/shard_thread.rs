@@ -19,8 +19,8 @@ use crate::pipeline::Pipeline;
 use crate::request::{Inbox, Notice, Request, after};
 use crate::shard::Shard;
 
-/// Bytes of the log reserved with every batch for waiting claims that it serves: as many as the batch itself takes, up
-/// to the first number, plus the second.
+/// Bytes of the log reserved with every batch for waiting claims that it serves: as many as the batch itself takes, but
+/// at most this, plus [`RESERVE_WAITING_MIN`].
 const RESERVE_WAITING: usize = 65_536;
 const RESERVE_WAITING_MIN: usize = 2_048;
 /// The same for claims that did not fit into that reserve; no claim is larger than this.
@@ -139,7 +139,7 @@ impl ShardThread {
 
     fn apply(&mut self, requests: &mut Vec<Request>) -> Result<(), Stop> {
         let at = self.clock.moment();
-        let due = !self.holds_back() && self.shard.wait(at) == Some(0);
+        let due = !self.holds_back() && self.shard.time_until_due(at) == Some(0);
         if requests.is_empty() && !due {
             return Ok(());
         }
@@ -216,7 +216,7 @@ impl ShardThread {
         let retry = self.checkpoint.retry_at;
         // The end of a checkpoint is a notice, which wakes the shard anyway.
         let waits = self.is_full() || self.holds_back();
-        let wait = self.shard.wait(self.clock.moment()).filter(|_| !waits);
+        let wait = self.shard.time_until_due(self.clock.moment()).filter(|_| !waits);
         let due = after(wait.map(|wait| Duration::from_millis(wait).min(CLOCK_REREAD_AFTER)));
         let full = after(self.is_full().then_some(FULL_DISK_RETRY));
         due.into_iter().chain(retry).chain(full).min()

@@ -106,8 +106,8 @@ impl fmt::Display for FrameIndex {
 /// far smaller.
 pub const MAX_FRAME_BYTES: u64 = 32 * 1024 * 1024;
 
-/// Segments kept ready after the current one. Two, so that one is left while the next is written; on a full disk they
-/// are also the room for commands that free space.
+/// Segments kept ready after the current one. Two, so that one is left while another is being prepared; on a full disk
+/// they are also the room for commands that free space.
 pub const PREPARED_SEGMENTS: usize = 2;
 
 /// Purged segments kept for reuse; any more are removed. Two cover what a checkpoint frees between two preparations;

@@ -54,8 +54,8 @@ impl Log {
         Log::open(disk, dir, options)
     }
 
-    /// Opens a log: reads and checks all of its frames, cuts a torn tail, and makes the rest durable. If it returns an
-    /// error, it has changed nothing.
+    /// Opens a log: reads and checks all of its frames, cuts a torn tail, and makes the rest durable. If it refuses the
+    /// log because of what the files contain, it has changed nothing.
     ///
     /// Also makes the directory's own entry durable; the entries of its ancestors are up to the caller.
     pub fn open(disk: SharedDisk, dir: &Path, options: Options) -> Result<Log, LogError> {

@@ -159,7 +159,8 @@ impl Walk {
         self.link = frames.link();
 
         if self.link.is_none() {
-            // Earlier frames were purged, which waits until the first frame here is durable.
+            // Earlier frames were purged, and a purge waits until the first frame here is durable, so it must be
+            // intact.
             return Err(corrupt(&segment.path, end, "the oldest frame of the log is damaged"));
         }
 

@@ -58,8 +58,8 @@ impl From<CheckpointError> for EngineError {
 impl Storage {
     /// Checkpoints all shards at the same entry, then frees the log that nobody needs. Waits for the checkpoint that is
     /// being written, if there is one. False if it is not possible: the node has failed, nothing is applied yet, or a
-    /// shard is ahead. After a crash, one may include entries that are not known to be committed. After an error that
-    /// cannot be retried the node stops.
+    /// shard is ahead, because after a crash a shard may include entries that are not known to be committed. After an
+    /// error that cannot be retried the node stops.
     pub async fn checkpoint(&self) -> Result<bool, CheckpointError> {
         let _files = self.store_files.lock().await;
         let written = self.write_rows().await;
@@ -74,8 +74,8 @@ impl Storage {
         written
     }
 
-    /// Begins a checkpoint in the background, unless this has begun one that is not finished. After a failed one, the
-    /// next has to wait a moment.
+    /// Begins a checkpoint in the background, unless an earlier call has begun one that is not finished. After a failed
+    /// one, the next has to wait a moment.
     pub fn checkpoint_in_background(self: &Arc<Storage>) {
         if self.checkpointing.swap(true, Ordering::AcqRel) {
             return;

@@ -211,7 +211,7 @@ impl Journal {
         (self.base, self.items.front().map(|item| item.location.frame.index))
     }
 
-    /// Whether the journal has an entry, or rows include it that the log continues after.
+    /// Whether the journal has an entry, or the log continues after rows that include it.
     pub(crate) fn keeps(&self, log_id: LogId) -> bool {
         self.base.is_some_and(|base| base.index >= log_id.index)
             || self.id_in_journal(log_id.index) == Some(log_id)

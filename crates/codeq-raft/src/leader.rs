@@ -160,7 +160,7 @@ impl Shared {
                 (self.transport.send(id, Request::Time, self.timing.lease()), answers.clone());
             runtime::spawn(async move {
                 if let Ok(Response::Time { noted, wall }) = sent.await {
-                    // Enough others have answered if nobody listens any more.
+                    // If nobody listens any more, enough others have answered.
                     let _ = answers.send((id, noted, wall));
                 }
             });
@@ -221,7 +221,7 @@ impl Shared {
                 let gathered = replica.gather(at, runtime::random());
                 let digests =
                     Digests { index: replica.applied(), by_shard: replica.current_digests() };
-                (gathered, replica.take_unconfirmed(), digests, replica.wait(at))
+                (gathered, replica.take_unconfirmed(), digests, replica.time_until_due(at))
             };
             if !unconfirmed.is_empty() {
                 self.confirm(raft, term, unconfirmed);
@@ -296,7 +296,7 @@ async fn run_confirmations(node: Arc<Shared>, raft: Raft<Types>) {
         }
         let unchecked = node.storage.has(Fault::AnswerWithoutReadIndex);
         let confirmed = unchecked || raft.get_read_log_id().await.is_ok();
-        // It may have lost its office and won it again meanwhile.
+        // It may have lost the leadership and won it again meanwhile.
         let now = term_as_leader(&raft.metrics().borrow(), node.storage.id);
         for (term, answers) in waiting {
             let leads = unchecked || (confirmed && now == Some(term));

@@ -11,10 +11,10 @@
 pub mod applied;
 pub mod engine;
 pub mod fault;
-pub mod frame;
 pub mod init;
 pub mod log_store;
 pub mod node;
+pub mod record;
 pub mod runtime;
 pub mod snapshot;
 pub mod state_file;

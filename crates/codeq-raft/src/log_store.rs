@@ -37,8 +37,8 @@ use tokio::sync::watch;
 pub use self::open::{NewNode, Start};
 
 use crate::fault::Fault;
-use crate::frame::{self, FrameError, Kind};
 use crate::journal::{Contradiction, Found, Journal, RecordLocation};
+use crate::record::{self, Kind, RecordError};
 use crate::state_file::{StateError, StateFile};
 use crate::types::{Entry, LogId, NodeId, StoredMembership};
 
@@ -51,7 +51,7 @@ pub const MESSAGE_BYTES: u64 = 1 << 20;
 /// Pause before checking again whether another thread has prepared a segment.
 const SEGMENT_PAUSE: Duration = Duration::from_millis(1);
 
-/// How often to check before the log counts as full. In 30 s, any disk can write a segment.
+/// How many times to check before the log counts as full. In 30 s, any disk can write a segment.
 const SEGMENT_TRIES: u32 = 30_000;
 
 /// Why a log store could not be created, opened or written.
@@ -65,7 +65,7 @@ pub enum LogStoreError {
     State(#[from] StateError),
     /// A record cannot be encoded or decoded.
     #[error(transparent)]
-    Frame(#[from] FrameError),
+    Record(#[from] RecordError),
     /// The records, or openraft's requests, contradict each other.
     #[error(transparent)]
     Contradiction(#[from] Contradiction),
@@ -73,7 +73,7 @@ pub enum LogStoreError {
     #[error("{} is not the directory of a node in a cluster", .0.display())]
     NotFound(std::path::PathBuf),
     /// The directory already belongs to a cluster's node.
-    #[error("{} is the directory of a node in a cluster already", .0.display())]
+    #[error("{} is already the directory of a node in a cluster", .0.display())]
     AlreadyExists(std::path::PathBuf),
     /// The files of the directory do not belong together, or some are missing.
     #[error("{0}; remove the node from its cluster and add a new one")]
@@ -93,7 +93,7 @@ impl LogStoreError {
     }
 }
 
-/// How often to retry a read whose entries leave the log meanwhile.
+/// How many times to try a read whose entries leave the log meanwhile.
 const READ_TRIES: u32 = 100;
 
 /// The files that writers change.
@@ -232,7 +232,7 @@ impl LogStore {
             // Blocks the thread: installing a snapshot blocks anyway.
             std::thread::sleep(SEGMENT_PAUSE);
         }
-        Err(LogError::NoSegment { needed: frame::HEADER_BYTES as u64 }.into())
+        Err(LogError::NoSegment { needed: record::HEADER_BYTES as u64 }.into())
     }
 
     fn try_installed(&self, log_id: LogId) -> Result<bool, LogStoreError> {
@@ -245,7 +245,7 @@ impl LogStore {
             let marks = [(Kind::Truncate, cut), (Kind::Jump, Some(log_id))];
             let records: Vec<Vec<u8>> = marks
                 .into_iter()
-                .filter_map(|(kind, of)| of.map(|of| frame::encode_mark(kind, of)))
+                .filter_map(|(kind, of)| of.map(|of| record::encode_mark(kind, of)))
                 .collect();
             let written = files.write(&records);
             self.note_room(&files);
@@ -348,13 +348,13 @@ impl LogStore {
         };
         let mut records = Vec::new();
         for (kind, log_id) in [(Kind::Truncate, cut), (Kind::Committed, committed)] {
-            records.extend(log_id.map(|log_id| frame::encode_mark(kind, log_id)));
+            records.extend(log_id.map(|log_id| record::encode_mark(kind, log_id)));
         }
         let marks = records.len();
         let with_header = |record: &Vec<u8>| RECORD_HEADER_BYTES + record.len() as u64;
         let mut len = FRAME_HEADER_BYTES + records.iter().map(with_header).sum::<u64>();
         for entry in entries {
-            let record = frame::encode_entry(entry)?;
+            let record = record::encode_entry(entry)?;
             len += with_header(&record);
             if len > files.frame_bytes && records.len() > marks {
                 break;
@@ -414,7 +414,7 @@ impl LogStore {
             if end > frame.len() {
                 return Err(Contradiction::new("an entry is longer than its frame").into());
             }
-            let entry = frame::decode_entry(&frame.slice(start..end))?;
+            let entry = record::decode_entry(&frame.slice(start..end))?;
             if entry.log_id != log_id {
                 let what = format!("entry {} is where {log_id} should be", entry.log_id);
                 return Err(Contradiction::new(what).into());

@@ -162,8 +162,8 @@ fn snapshot(rows: &mut storage::ReplicaRows) -> Snapshot<Types> {
 impl RaftSnapshotBuilder<Types> for Machine {
     async fn build_snapshot(&mut self) -> Result<Snapshot<Types>, StorageError> {
         match self.0.checkpoint().await {
-            // Only for a failure that cannot be retried, because openraft then stops for good. After any other, the
-            // previous checkpoint will do, which openraft already knows.
+            // Report only a failure that cannot be retried, because openraft stops for good when it gets an error.
+            // After any other failure, the previous checkpoint will do, which openraft already knows.
             Err(error) if !error.is_retryable() => {
                 return Err(StorageIOError::write_snapshot(None, AnyError::new(&error)).into());
             }

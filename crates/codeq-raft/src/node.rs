@@ -110,7 +110,7 @@ impl Node {
         let raft = Raft::new(id, Arc::new(config), network, log, machine).await;
         let raft = raft.map_err(|error| StartError::Raft(error.to_string()))?;
         runtime::spawn(leader::run(Arc::clone(&shared), raft.clone()));
-        runtime::spawn(ping(Arc::clone(&shared), raft.clone()));
+        runtime::spawn(tick(Arc::clone(&shared), raft.clone()));
         Ok(Node { shared, raft })
     }
 
@@ -172,7 +172,7 @@ impl Node {
         match request {
             Request::Append { rpc, moment } => {
                 let bytes: usize = rpc.entries.iter().map(bytes_of).sum();
-                // Openraft stops for good when its log cannot be written: a full disk is noticed before.
+                // Openraft stops for good when its log cannot be written, so notice a full disk first.
                 if bytes > 0
                     && let Err(error) = shared.storage.make_room(bytes as u64).await
                 {
@@ -315,7 +315,7 @@ fn bytes_of(entry: &Entry) -> usize {
 
 /// Pings the other voters from time to time, lets this node stand for election or not, and shortens
 /// the log when it has grown.
-async fn ping(node: Arc<Shared>, raft: Raft<Types>) {
+async fn tick(node: Arc<Shared>, raft: Raft<Types>) {
     let limit = node.timing.lease();
     loop {
         for id in node.gates.others() {

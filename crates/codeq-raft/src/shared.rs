@@ -18,7 +18,7 @@ use crate::time::Time;
 use crate::transport::{Response, Transport};
 use crate::types::{Member, NodeId, StoredMembership, Types, Vote};
 
-/// The timeouts of nodes with each other.
+/// The timeouts between nodes.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
     /// Interval between a leader's heartbeats.
@@ -74,7 +74,7 @@ pub(crate) struct Shared {
     pub reads: Reads,
     /// Rows that are arriving from a leader; one transfer at a time.
     pub receiving: Mutex<Transfers>,
-    /// Answers that wait for a majority to confirm that this node leads.
+    /// Number of calls of `confirm` whose answers wait for a majority to confirm that this node leads.
     pub confirming: AtomicUsize,
     /// Those that wait for the next round.
     pub unconfirmed: Mutex<Unconfirmed>,
@@ -85,7 +85,7 @@ pub(crate) struct Shared {
 #[derive(Default)]
 pub(crate) struct Transfers {
     next: u64,
-    /// The rows that arrived last, while they are being installed.
+    /// Alive while the rows that arrived last are being installed.
     pub installing: Weak<()>,
     pub current: Option<(Receiving, Vote, SnapshotMeta<NodeId, Member>)>,
 }

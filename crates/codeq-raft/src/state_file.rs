@@ -13,8 +13,8 @@
 //! | 20 | … | the content |
 //!
 //! The content, little-endian: cluster id, node id, log id, number of the change, first frame (8 bytes each); the vote (a
-//! byte that says whether there is one; term, node, a byte that says whether it is committed); the log id that the log is
-//! purged up to (a byte that says whether there is one; term, node, index); the membership, see [`crate::frame`].
+//! byte that says whether there is one; term, node, a byte that says whether it is committed); the entry that the log
+//! is purged up to (a byte that says whether there is one; term, node, index); the membership, see [`crate::record`].
 //!
 //! # Changing the format
 //!
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 use codeq_disk::{Disk, DiskFile};
 
-use crate::frame::{self, FrameError, Input};
+use crate::record::{self, Input, RecordError};
 use crate::types::{LogId, NodeId, StoredMembership, Vote};
 
 const DIR: &str = "raft";
@@ -96,9 +96,11 @@ pub enum StateError {
     },
     /// The membership does not fit.
     #[error("the membership cannot be kept: {0}")]
-    Membership(#[from] FrameError),
+    Membership(#[from] RecordError),
     /// An earlier write or sync failed, so it is unknown what the file holds.
-    #[error("the state of the node is stopped: {reason}; restart to recover what is durable")]
+    #[error(
+        "the state file was stopped by an earlier failure: {reason}; restart to recover what is durable"
+    )]
     Stopped {
         /// The first failure.
         reason: String,
@@ -238,15 +240,15 @@ fn read(file: &dyn DiskFile, path: &Path, at: usize) -> Result<Option<Slot>, Sta
     }
 }
 
-fn encode(slot: &Slot) -> Result<Vec<u8>, FrameError> {
+fn encode(slot: &Slot) -> Result<Vec<u8>, RecordError> {
     let State { cluster_id, node_id, log_id, first_frame, vote, purged, membership } = &slot.state;
     let mut content = Vec::new();
     for field in [*cluster_id, *node_id, *log_id, slot.number, *first_frame] {
         content.extend_from_slice(&field.to_le_bytes());
     }
-    frame::put_option(&mut content, vote.as_ref(), frame::put_vote);
-    frame::put_option(&mut content, *purged, frame::put_log_id);
-    content.extend_from_slice(&frame::encode_membership(membership)?);
+    record::put_option(&mut content, vote.as_ref(), record::put_vote);
+    record::put_option(&mut content, *purged, record::put_log_id);
+    content.extend_from_slice(&record::encode_membership(membership)?);
 
     let mut bytes = Vec::with_capacity(SLOT);
     bytes.extend_from_slice(&MAGIC);
@@ -286,16 +288,16 @@ fn decode(bytes: &[u8]) -> Decoded {
     }
 }
 
-fn decode_content(content: &[u8]) -> Result<Slot, FrameError> {
+fn decode_content(content: &[u8]) -> Result<Slot, RecordError> {
     let mut input = Input(content);
     let (cluster_id, node_id, log_id) = (input.u64()?, input.u64()?, input.u64()?);
     let (number, first_frame) = (input.u64()?, input.u64()?);
     let vote = input.option(Input::vote)?;
     let purged = input.option(Input::log_id)?;
-    let membership = frame::decode_membership(input.0)?;
+    let membership = record::decode_membership(input.0)?;
     let state = State { cluster_id, node_id, log_id, first_frame, vote, purged, membership };
     Ok(Slot { number, state })
 }
 
 const _: () = assert!(HEADER == CRC_OFFSET + 4);
-const _: () = assert!(frame::MEMBERSHIP_BYTES_MAX + 512 < SLOT);
+const _: () = assert!(record::MEMBERSHIP_BYTES_MAX + 512 < SLOT);

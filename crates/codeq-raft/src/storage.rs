@@ -18,8 +18,8 @@ use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use crate::applied::AppliedIndex;
 use crate::fault::Fault;
-use crate::frame;
 use crate::log_store::{LogStore, LogStoreError};
+use crate::record;
 use crate::runtime::Instant;
 use crate::time::Stamp;
 use crate::transport::Leader;
@@ -120,7 +120,7 @@ impl Storage {
         install::finish(&*disk, dir, manifest, |note| match_log_to_rows(&log, dir, note))?;
         let shards = recover::open_shards(&disk, dir, &options, manifest)?;
         let wake = Arc::new(Notify::new());
-        let applied = start(&log, &shards, fault)?;
+        let applied = last_common_entry(&log, &shards, fault)?;
         let index = applied.map_or(0, |id| id.index);
         let replica = Replica::new(shards, index, &options, &wake);
         let status = Arc::clone(replica.status());
@@ -179,7 +179,7 @@ impl Storage {
 
     /// Replaces this node's rows by those that have arrived from another node.
     pub fn install(&self, meta: &SnapshotMeta<NodeId, Member>) -> Result<(), StartError> {
-        let note = frame::encode_note(meta.last_log_id, &meta.last_membership);
+        let note = record::encode_note(meta.last_log_id, &meta.last_membership);
         let note = note.map_err(LogStoreError::from)?;
         // Nobody may use the stores meanwhile.
         let mut rows = self.rows.lock();
@@ -232,7 +232,7 @@ fn membership_at(applied: Option<LogId>, noted: StoredMembership) -> StoredMembe
 
 /// Makes log and members agree with rows that were installed. After a crash it is repeated.
 fn match_log_to_rows(log: &LogStore, dir: &Path, note: &[u8]) -> Result<(), StartError> {
-    let (at, membership) = frame::decode_note(note).map_err(|reason| {
+    let (at, membership) = record::decode_note(note).map_err(|reason| {
         let reason = format!("its file INSTALL cannot be read: {reason}");
         OpenError::Foreign { dir: dir.to_owned(), reason }
     })?;
@@ -244,7 +244,7 @@ fn match_log_to_rows(log: &LogStore, dir: &Path, note: &[u8]) -> Result<(), Star
 }
 
 /// The last entry that all shards include: the lowest of their checkpoints. A shard skips entries that it already has.
-fn start(
+fn last_common_entry(
     log: &LogStore,
     shards: &[Shard],
     fault: Option<Fault>,

@@ -22,7 +22,7 @@ use crate::server::{Server, Stopped};
 use crate::simulator::Run;
 use crate::workload::ClientCall;
 
-/// Most rounds to finish the remaining tasks.
+/// Maximum number of rounds to finish the remaining tasks.
 const ROUNDS_MAX: usize = 400;
 /// The shortest round. Undelivered callbacks have a deadline every minute, for ever.
 const ROUND_MIN: Millis = 1_800_000;

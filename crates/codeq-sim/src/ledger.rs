@@ -216,7 +216,7 @@ pub enum Made {
     Refused(String),
 }
 
-/// Where a task went that its worker returned.
+/// Where a task went when its worker returned it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Back {
     /// To its queue, claimable after this delay.

@@ -8,9 +8,9 @@ use crate::invariants::Violation;
 use crate::server::{Server, Stopped};
 use crate::simulator::{Run, mark_all};
 
-/// Most consecutive crashes during a restart.
+/// Maximum number of consecutive crashes during a restart.
 const RESTARTS_MAX: u64 = 4;
-/// Most deadlines that are visited one by one when much time passes at once.
+/// Maximum number of deadlines that are visited one by one when much time passes at once.
 const DEADLINES_MAX: usize = 40;
 
 impl Run {

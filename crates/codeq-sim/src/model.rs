@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use codeq_core::State;
-use codeq_core::codec::read_group;
+use codeq_core::codec::read_record;
 use codeq_core::id::ShardId;
 use codeq_core::kv::KvError;
 use codeq_log::FrameIndex;
@@ -56,7 +56,7 @@ impl Model {
                     continue;
                 };
                 let (at, commands) =
-                    read_group(&bytes).map_err(|error| KvError::Read(error.to_string()))?;
+                    read_record(&bytes).map_err(|error| KvError::Read(error.to_string()))?;
                 for command in &commands {
                     state.apply(store, at, command, &mut Vec::new())?;
                 }

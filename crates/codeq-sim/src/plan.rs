@@ -142,7 +142,7 @@ pub struct Plan {
     pub worker_crash: u64,
     /// Percentage of worker operations that come after the lease has ended.
     pub zombie: u64,
-    /// Most requests in one round.
+    /// Maximum number of requests in one round.
     pub burst: u64,
     /// The weights of the acts.
     pub weights: Vec<(Act, u64)>,

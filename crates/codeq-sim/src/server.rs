@@ -179,7 +179,7 @@ impl Server {
     /// How long until some shard has something to do.
     pub fn wait(&self) -> Option<Millis> {
         let now = self.now();
-        self.node.shards.iter().filter_map(|shard| shard.wait(now)).min()
+        self.node.shards.iter().filter_map(|shard| shard.time_until_due(now)).min()
     }
 
     /// Whether nothing is in progress, so that the state is exactly what the log holds.
@@ -224,7 +224,7 @@ impl Server {
     }
 
     fn is_full(&self, number: usize) -> bool {
-        // More than one round of requests takes in the log, whatever they are.
+        // More log space than any one round of requests can take.
         let reserve = self.options.segment_bytes / 4;
         let memory = self
             .node

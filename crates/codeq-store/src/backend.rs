@@ -1,10 +1,10 @@
 //! The B-tree library's view of a file.
 //!
 //! It does two things besides forwarding calls. **Pacing**: a checkpoint writes tens of megabytes, and one large sync
-//! at its end would hold up the log's syncs on the same device, so the file is synced every few megabytes while it is
-//! written. **Fail-stop**: after the first failed write nothing reaches the file any more, so it stays at its last
-//! checkpoint while reads of that checkpoint continue. (The library itself refuses every read after a failed write,
-//! which would stop a shard on a full disk.)
+//! at its end would hold up the log's syncs on the same device, so the file is synced every
+//! [`sync_every`](crate::Options::sync_every) bytes while it is written. **Fail-stop**: after the first failed write
+//! nothing reaches the file any more, so it stays at its last checkpoint while reads of that checkpoint continue. (The
+//! library itself refuses every read after a failed write, which would stop a shard on a full disk.)
 
 use std::io;
 use std::sync::Arc;

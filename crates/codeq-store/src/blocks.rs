@@ -16,7 +16,8 @@
 //!
 //! After a crash, sums and blocks can disagree, but only for blocks that no durable checkpoint refers to: the library
 //! never overwrites the others, and the sums are written before the sync that turns the blocks into a checkpoint.
-//! Sums change in place, but even a torn or old sector has the right sums of those other blocks.
+//! Sums change in place, but even a torn or old sector has the right sums of the blocks that a durable checkpoint
+//! refers to.
 //!
 //! Files of older releases begin with the library's header and are passed through unchanged.
 

@@ -26,7 +26,7 @@ pub struct Imported {
     pub rows: u64,
 }
 
-/// A store that is being filled with the rows of another one. Its memory is that of one chunk and of a small cache.
+/// A store that is being filled with the rows of another one. It needs memory for one chunk and a small cache.
 pub struct Import {
     disk: SharedDisk,
     path: PathBuf,
@@ -110,9 +110,9 @@ impl Import {
         let wrong = if self.ended {
             "it comes after the last one"
         } else if header.shard != shard {
-            "it is of another shard"
+            "it belongs to another shard"
         } else if *self.origin.get_or_insert(origin) != origin {
-            "it is of another checkpoint"
+            "it belongs to another checkpoint"
         } else if (header.number, header.previous) != (self.number, self.previous) {
             "it does not follow the one before"
         } else {

@@ -2,7 +2,7 @@
 //!
 //! Each step reads the newest checkpoint and releases it, so that the file does not grow meanwhile. A row that exists
 //! from the first step to the last is read once, along with every page on the path to it; rows that a checkpoint
-//! writes in between are not.
+//! writes in between may be missed.
 
 use std::sync::Arc;
 

@@ -36,8 +36,8 @@ pub struct Store {
     rewrite: Option<Rewrite>,
     /// Whether a job is in progress.
     busy: bool,
-    /// The disk had no room for the copy that adds checksums to a file of an older release. Not retried before the next
-    /// start, because that would copy everything again and again.
+    /// The disk was full during some job, so the copy that adds checksums to a file of an older release is not made
+    /// before the next start: retrying it would copy everything again and again.
     no_room: bool,
 }
 

@@ -185,7 +185,7 @@ impl<'txn> Writer<'txn> {
         })
     }
 
-    /// Copies a checkpoint's rows from `from` on to the end of a table whose rows all come before. Returns the first
+    /// Appends a checkpoint's rows, starting at `from`, to a table whose rows all come before them. Returns the first
     /// row that did not fit into `budget` bytes.
     pub(crate) fn copy(
         &mut self,

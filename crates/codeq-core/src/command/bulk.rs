@@ -36,7 +36,7 @@ pub enum BulkWork {
     Cancel {
         /// The queue's command.
         command: Arc<str>,
-        /// Also running tasks, after the others: those claimed in the meantime are then found among them.
+        /// Also running tasks. They come last, so that tasks claimed in the meantime are found among them.
         running: bool,
     },
 }
@@ -79,7 +79,7 @@ pub struct BulkFrom {
 
 /// A bounded part of a bulk operation. Its predecessors are only replayed from older logs: [`BulkPartV1`], and before
 /// it [`Cleanup`](super::Cleanup), [`Purge`](super::Purge) and [`ReplayTarget::Queue`](super::ReplayTarget), whose
-/// limits applied per queue instead of to the whole operation.
+/// limit on rows looked at applied to each list instead of to the whole operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BulkPart {
     /// The tenant that owns the tasks.

@@ -1,6 +1,6 @@
 use bytes::Bytes;
 use codeq_core::State;
-use codeq_core::codec::{begin_group, push_command, read_group};
+use codeq_core::codec::{begin_record, push_command, read_record};
 use codeq_core::command::*;
 use codeq_core::digest::{WriteDigest, digest};
 use codeq_core::id::ShardId;
@@ -24,9 +24,9 @@ fn two_shards_that_read_the_same_log_are_equal() {
             let mut command = command.clone();
             if through_bytes {
                 let mut group = Vec::new();
-                begin_group(*at, &mut group);
+                begin_record(*at, &mut group);
                 push_command(&command, &mut group);
-                command = read_group(&group).expect("decodes").1.remove(0);
+                command = read_record(&group).expect("decodes").1.remove(0);
             }
             let mut effects = Vec::new();
             let applied = state.apply(&mut kv, *at, &command, &mut effects).expect("applies");

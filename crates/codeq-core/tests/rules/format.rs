@@ -8,7 +8,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use codeq_core::State;
-use codeq_core::codec::{GROUP_HEADER_BYTES, begin_group, push_command, read_group};
+use codeq_core::codec::{RECORD_HEADER_BYTES, begin_record, push_command, read_record};
 use codeq_core::command::*;
 use codeq_core::id::{ShardId, TaskId};
 use codeq_core::idempotency::fingerprint_by_value;
@@ -141,13 +141,13 @@ fn every_command() -> Vec<Command> {
 fn commands_of_version_1_are_read() {
     let commands = every_command();
     let mut bytes = Vec::new();
-    begin_group(AT, &mut bytes);
+    begin_record(AT, &mut bytes);
     commands.iter().for_each(|command| push_command(command, &mut bytes));
     let old = stored("commands-v1", &bytes);
-    assert_eq!(read_group(&old), Ok((Moment::agreed(AT.now), commands.clone())));
-    assert_eq!(old[V1_HEADER..], bytes[GROUP_HEADER_BYTES..], "still written the same way");
+    assert_eq!(read_record(&old), Ok((Moment::agreed(AT.now), commands.clone())));
+    assert_eq!(old[V1_HEADER..], bytes[RECORD_HEADER_BYTES..], "still written the same way");
     let new = stored("commands-v2", &bytes);
-    assert_eq!(read_group(&new), Ok((AT, commands)));
+    assert_eq!(read_record(&new), Ok((AT, commands)));
     assert_eq!(new, bytes, "and so is the group");
 }
 
@@ -171,11 +171,11 @@ fn record_commands_are_read() {
         }),
     ];
     let mut bytes = Vec::new();
-    begin_group(AT, &mut bytes);
+    begin_record(AT, &mut bytes);
     commands.iter().for_each(|command| push_command(command, &mut bytes));
     let stored = stored("record-commands-v1", &bytes);
-    assert_eq!(read_group(&stored), Ok((Moment::agreed(AT.now), commands)));
-    assert_eq!(stored[V1_HEADER..], bytes[GROUP_HEADER_BYTES..], "still written the same way");
+    assert_eq!(read_record(&stored), Ok((Moment::agreed(AT.now), commands)));
+    assert_eq!(stored[V1_HEADER..], bytes[RECORD_HEADER_BYTES..], "still written the same way");
 }
 
 #[test]
@@ -195,10 +195,10 @@ fn bulk_commands_are_read() {
         part(BulkWorkV1::Replay { command, error_contains }, BulkFrom::default()),
     ];
     let mut bytes = Vec::new();
-    begin_group(AT, &mut bytes);
+    begin_record(AT, &mut bytes);
     commands.iter().for_each(|command| push_command(command, &mut bytes));
     let stored = stored("bulk-commands-v1", &bytes);
-    assert_eq!(read_group(&stored), Ok((AT, commands)));
+    assert_eq!(read_record(&stored), Ok((AT, commands)));
     assert_eq!(stored, bytes, "and are still written the same way");
 }
 
@@ -229,10 +229,10 @@ fn commands_with_filters_and_retention_of_dead_letters_are_read() {
         replay(ReplayFrom::Cancelled),
     ];
     let mut bytes = Vec::new();
-    begin_group(AT, &mut bytes);
+    begin_record(AT, &mut bytes);
     commands.iter().for_each(|command| push_command(command, &mut bytes));
     let stored = stored("bulk-commands-v2", &bytes);
-    assert_eq!(read_group(&stored), Ok((AT, commands)));
+    assert_eq!(read_record(&stored), Ok((AT, commands)));
     assert_eq!(stored, bytes, "and are still written the same way");
 }
 
@@ -257,10 +257,10 @@ fn commands_that_reschedule_and_cancel_are_read() {
         cancel(true),
     ];
     let mut bytes = Vec::new();
-    begin_group(AT, &mut bytes);
+    begin_record(AT, &mut bytes);
     commands.iter().for_each(|command| push_command(command, &mut bytes));
     let stored = stored("operator-commands-v1", &bytes);
-    assert_eq!(read_group(&stored), Ok((AT, commands)));
+    assert_eq!(read_record(&stored), Ok((AT, commands)));
     assert_eq!(stored, bytes, "and are still written the same way");
 }
 
@@ -320,10 +320,10 @@ fn commands_under_a_named_lease_are_read() {
     };
     let commands: Vec<Command> = (7..).zip(deeds).map(of).collect();
     let mut bytes = Vec::new();
-    begin_group(AT, &mut bytes);
+    begin_record(AT, &mut bytes);
     commands.iter().for_each(|command| push_command(command, &mut bytes));
     let stored = stored("lease-commands-v1", &bytes);
-    assert_eq!(read_group(&stored), Ok((AT, commands)));
+    assert_eq!(read_record(&stored), Ok((AT, commands)));
     assert_eq!(stored, bytes, "and are still written the same way");
 }
 
@@ -339,10 +339,10 @@ fn commands_and_keys_that_compare_values_are_read() {
     let enqueue = EnqueueV1 { tenant: text("acme"), tasks: vec![task], atomic: true, seed: 5 };
     let commands = vec![Command::EnqueueByValueV1(EnqueueByValueV1 { enqueue, fingerprints })];
     let mut bytes = Vec::new();
-    begin_group(AT, &mut bytes);
+    begin_record(AT, &mut bytes);
     commands.iter().for_each(|command| push_command(command, &mut bytes));
     let group = stored("enqueue-by-value-v1", &bytes);
-    assert_eq!(read_group(&group), Ok((AT, commands)));
+    assert_eq!(read_record(&group), Ok((AT, commands)));
     assert_eq!(group, bytes, "and are still written the same way");
     for (name, by_value) in [("idempotency-row-v1", false), ("idempotency-row-v2", true)] {
         let (id, created_at) = (TaskId::new(Seq(77), 123_456), AT.wall);
@@ -366,10 +366,10 @@ fn commands_and_rows_with_a_maximum_run_time_are_read() {
         Command::PutTopic(PutTopic { tenant: text("acme"), name: text("c"), policy }),
     ];
     let mut bytes = Vec::new();
-    begin_group(AT, &mut bytes);
+    begin_record(AT, &mut bytes);
     commands.iter().for_each(|command| push_command(command, &mut bytes));
     let group = stored("max-run-commands-v1", &bytes);
-    assert_eq!(read_group(&group), Ok((AT, commands)));
+    assert_eq!(read_record(&group), Ok((AT, commands)));
     assert_eq!(group, bytes, "and are still written the same way");
     let mut h = Harness::new();
     let run = h.running(NewTask { max_run: Some(60_000), ..task("a") });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use codeq_core::State;
-use codeq_core::codec::{begin_group, push_command, read_group};
+use codeq_core::codec::{begin_record, push_command, read_record};
 pub use codeq_core::command::Fence;
 use codeq_core::command::*;
 use codeq_core::digest::digest;
@@ -116,7 +116,7 @@ impl Harness {
         self.changed = applied.changed;
         if applied.changed {
             let mut group = Vec::new();
-            begin_group(self.moment(), &mut group);
+            begin_record(self.moment(), &mut group);
             push_command(&command, &mut group);
             self.log.push(group);
         }
@@ -169,7 +169,7 @@ impl Harness {
         let mut kv = Mem::default();
         let mut replica = State::load(&kv, ShardId(0), 1).expect("loads");
         for group in &self.log {
-            let (at, commands) = read_group(group).expect("decodes");
+            let (at, commands) = read_record(group).expect("decodes");
             for command in commands {
                 replica.apply(&mut kv, at, &command, &mut Vec::new()).expect("applies");
             }

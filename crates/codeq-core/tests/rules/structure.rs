@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use codeq_core::callback::CallbackCounts;
+use codeq_core::callback_retry::CallbackCounts;
 use codeq_core::digest::digest;
 use codeq_core::id::ShardId;
 use codeq_core::keys::{self, QueueId, Seq, TimerKind};

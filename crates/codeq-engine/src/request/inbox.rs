@@ -16,7 +16,7 @@ use crate::options::{
     ENQUEUES_BYTES_MAX, ENQUEUES_MAX, INBOX_BYTES_MAX, INBOX_MAX, WAKE_DURING_SYNC_AT,
     WAKE_DURING_SYNC_POSTED_AT,
 };
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::std_or_shuttle::{Condvar, Mutex, MutexGuard};
 use codeq_core::command::Command;
 use tokio::sync::{Notify, oneshot};
 
@@ -280,8 +280,8 @@ impl Inbox {
         self.wake(state);
     }
 
-    /// Takes at most `max` requests with `max_bytes` in total (or a single larger one) and all notices. Waits for
-    /// some until `deadline`, or for ever if it is `None`. A closed inbox returns nothing at once.
+    /// Takes at most `max` requests with `max_bytes` in total (or a single larger one) and all notices. Waits for some
+    /// until `deadline`, or for ever if it is `None`. If the inbox is closed, returns what is there without waiting.
     pub fn take(
         &self,
         max: usize,

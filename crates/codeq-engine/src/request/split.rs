@@ -17,8 +17,8 @@ use crate::route::task_shard;
 /// How the answers of several shards are combined.
 pub enum Merge {
     /// The first answer that is not a refusal, or else the refusal.
-    Same,
-    /// Same as `Same`, with the total number of consumers restored.
+    FirstAccepted,
+    /// Like `FirstAccepted`, with the total number of consumers restored.
     Topic { max_consumers: u32 },
     /// Each part has the outcomes of the tasks at these positions of the batch.
     Enqueued { places: Vec<Vec<usize>> },
@@ -65,7 +65,7 @@ pub fn split(command: Command, shards: u16) -> Split {
         }
         Command::Pause(_) | Command::DeleteTopic(_) | Command::Configure(_) => {
             let same = |shard| (shard, command.clone());
-            Split::Parts(ShardId::all(shards).map(same).collect(), Merge::Same)
+            Split::Parts(ShardId::all(shards).map(same).collect(), Merge::FirstAccepted)
         }
         other => Split::Whole(other),
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use codeq_core::codec::{begin_group, push_command, read_group};
+use codeq_core::codec::{begin_record, push_command, read_record};
 use codeq_core::command::{Claim, Command, Enqueue, NewTask, Selector};
 use codeq_core::digest::{WriteDigest, digest};
 use codeq_core::id::ShardId;
@@ -131,7 +131,7 @@ fn a_replica_notes_the_time_of_commands_that_changed_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let mut replica = Replica::new(open(dir.path()).shards, 0, &small(), &Arc::default());
     let mut record = Vec::new();
-    begin_group(Moment { now: 50, wall: 70 }, &mut record);
+    begin_record(Moment { now: 50, wall: 70 }, &mut record);
     push_command(&claim(), &mut record);
     replica.apply(1, None, &[(ShardId(0), record.into())], |_, _| {}).unwrap();
     assert_eq!(replica.now(), 50);
@@ -159,7 +159,7 @@ fn an_entry_has_at_most_as_many_bytes_as_the_log_takes() {
         let bytes: usize = gathered.records.iter().map(|(_, record)| record.len()).sum();
         assert!(bytes <= bytes_max, "{bytes} bytes");
         for (_, record) in &gathered.records {
-            let (_, commands) = read_group(record).unwrap();
+            let (_, commands) = read_record(record).unwrap();
             claims += commands.iter().filter(|it| matches!(it, Command::Claim(_))).count();
         }
         index += 1;

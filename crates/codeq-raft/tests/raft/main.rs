@@ -9,9 +9,9 @@
 )]
 #![allow(clippy::result_large_err, reason = "openraft's error is large")]
 
-mod frame;
 mod init;
 mod log_store;
+mod record;
 mod single;
 mod start;
 mod state_file;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use codeq_core::State;
-use codeq_core::codec::{push_command, read_group};
+use codeq_core::codec::{push_command, read_record};
 use codeq_core::command::{Claim, Command, Millis, Selector};
 use codeq_core::digest::WriteDigest;
 use codeq_core::id::{ShardId, fnv1a64};
@@ -179,7 +179,7 @@ impl Committed {
             let Some((state, store, digest)) = self.shards.get_mut(usize::from(*shard)) else {
                 continue;
             };
-            let decoded = read_group(record);
+            let decoded = read_record(record);
             let (at, commands) = decoded.map_err(|error| KvError::Read(error.to_string()))?;
             if at.now < self.latest.now {
                 let text = format!(

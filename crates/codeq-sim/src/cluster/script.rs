@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use codeq_core::codec::read_group;
+use codeq_core::codec::read_record;
 use codeq_core::command::Command;
 use codeq_core::id::TaskId;
 use codeq_core::read::Reader;
@@ -476,7 +476,7 @@ impl Script {
             EntryPayload::Normal(proposal) => proposal.records,
             _ => Vec::new(),
         });
-        records.flat_map(|(_, record)| read_group(&record).map_or(Vec::new(), |it| it.1)).collect()
+        records.flat_map(|(_, record)| read_record(&record).map_or(Vec::new(), |it| it.1)).collect()
     }
 
     /// Whether the rows of a node have a task.

@@ -1,6 +1,6 @@
 //! Invariant 11: every terminal task with a webhook is eventually called or listed as failed.
 
-use codeq_core::callback::CallbackCounts;
+use codeq_core::callback_retry::CallbackCounts;
 use codeq_core::keys::{self, TimerKind};
 
 use super::{Histories, Rows, Verb, Violation};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use codeq_core::State;
-use codeq_core::callback::CallbackCounts;
+use codeq_core::callback_retry::CallbackCounts;
 use codeq_core::command::Millis;
 use codeq_core::keys::{self, QueueId, Seq};
 use codeq_core::kv::for_each;

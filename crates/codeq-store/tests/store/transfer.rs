@@ -193,10 +193,10 @@ fn only_the_whole_stream_in_order_is_accepted() {
     // A stream of a later checkpoint, and one of another shard.
     checkpoint(&mut store, 42);
     let later = chunks(store.export());
-    refused(&[&whole[..1], &later[1..]].concat(), "it is of another checkpoint");
+    refused(&[&whole[..1], &later[1..]].concat(), "it belongs to another checkpoint");
     let disk = SimDisk::new();
     let other = Store::create(disk.shared(), path(), owned(2, 7)).unwrap();
-    refused(&chunks(other.export()), "it is of another shard");
+    refused(&chunks(other.export()), "it belongs to another shard");
 }
 
 #[test]

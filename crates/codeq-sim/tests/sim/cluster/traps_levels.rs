@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use codeq_core::State;
-use codeq_core::codec::{begin_group, push_command, read_group};
+use codeq_core::codec::{begin_record, push_command, read_record};
 use codeq_core::command::{
     BulkPartV1, BulkWork, BulkWorkV1, Cleanup, Command, EnqueueByValueV1, EnqueueV1, NewTask,
     NewTaskV1, Purge, PurgeTarget, PutTopicV1, PutTopicV2,
@@ -86,7 +86,7 @@ impl Replayed {
     }
 
     fn apply(&mut self, record: &[u8]) -> Vec<Command> {
-        let (at, commands) = read_group(record).unwrap();
+        let (at, commands) = read_record(record).unwrap();
         for command in &commands {
             let mut tables = self.digest.over(&mut self.store);
             self.state.apply(&mut tables, at, command, &mut Vec::new()).unwrap();
@@ -197,7 +197,7 @@ fn groups(seed: u64) -> Vec<(Moment, Vec<Command>)> {
         let leader = script.leader();
         for entry in script.entries(leader) {
             let EntryPayload::Normal(proposal) = entry.payload else { continue };
-            groups.extend(proposal.records.iter().map(|(_, record)| read_group(record).unwrap()));
+            groups.extend(proposal.records.iter().map(|(_, record)| read_record(record).unwrap()));
         }
     });
     groups.truncate(GROUPS);
@@ -211,7 +211,7 @@ fn write() -> String {
         let (mut shard, mut number) = (Replayed::new(), 0);
         for (at, commands) in groups(seed) {
             let (mut record, mut more) = (Vec::new(), Vec::new());
-            begin_group(at, &mut record);
+            begin_record(at, &mut record);
             for command in commands {
                 number += 1;
                 push_command(&of_older_logs(number, command, &mut more), &mut record);

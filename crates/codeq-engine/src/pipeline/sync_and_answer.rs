@@ -145,7 +145,7 @@ impl Committer {
         if self.expected < 2 || self.durability == Durability::Os {
             return;
         }
-        // Many clients keep both sides busy anyway; few would leave them idle.
+        // Many clients keep the log and the shards busy anyway; few would leave them idle.
         let few = self.expected <= FEW_CLIENTS;
         let limit = if few { self.sync_time } else { self.sync_time / 3 };
         while self.released.elapsed() < limit {

@@ -90,7 +90,7 @@ pub struct Header {
 
 /// Why bytes are not a record, an entry or a membership.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FrameError {
+pub enum RecordError {
     /// A newer program wrote it.
     #[error("record format version {found}, this program reads up to {FORMAT}")]
     Newer {
@@ -112,7 +112,7 @@ pub enum FrameError {
     },
 }
 
-const SHORT: FrameError = FrameError::Invalid("missing bytes");
+const SHORT: RecordError = RecordError::Invalid("missing bytes");
 
 /// Names a log entry.
 pub fn log_id(term: u64, node: NodeId, index: u64) -> LogId {
@@ -127,7 +127,7 @@ pub fn encode_mark(kind: Kind, log_id: LogId) -> Vec<u8> {
 }
 
 /// Encodes the record of an entry.
-pub fn encode_entry(entry: &Entry) -> Result<Vec<u8>, FrameError> {
+pub fn encode_entry(entry: &Entry) -> Result<Vec<u8>, RecordError> {
     let mut bytes = Vec::with_capacity(entry_bytes(entry));
     put_header(&mut bytes, Kind::Entry, entry.log_id);
     match &entry.payload {
@@ -158,14 +158,15 @@ pub fn entry_bytes(entry: &Entry) -> usize {
     (FRAME_HEADER_BYTES + RECORD_HEADER_BYTES) as usize + HEADER_BYTES + payload
 }
 
-/// Decodes the header of a record. Refuses a payload in a record that has none; does not decode an entry's payload.
-pub fn decode_header(bytes: &[u8]) -> Result<Header, FrameError> {
+/// Decodes the header of a record. Refuses a payload in a record whose kind has none; does not decode an entry's
+/// payload.
+pub fn decode_header(bytes: &[u8]) -> Result<Header, RecordError> {
     let mut input = Input(bytes);
     let version = input.u8()?;
     if version != FORMAT {
         return match version {
-            0 => Err(FrameError::Invalid("version 0")),
-            found => Err(FrameError::Newer { found }),
+            0 => Err(RecordError::Invalid("version 0")),
+            found => Err(RecordError::Newer { found }),
         };
     }
     let kind = match input.u8()? {
@@ -173,38 +174,38 @@ pub fn decode_header(bytes: &[u8]) -> Result<Header, FrameError> {
         2 => Kind::Truncate,
         3 => Kind::Jump,
         4 => Kind::Committed,
-        _ => return Err(FrameError::Invalid("an unknown kind")),
+        _ => return Err(RecordError::Invalid("an unknown kind")),
     };
     if input.u16()? != GROUP {
-        return Err(FrameError::Invalid("an unknown group"));
+        return Err(RecordError::Invalid("an unknown group"));
     }
     let log_id = input.log_id()?;
     match (kind, input.0.is_empty()) {
         (Kind::Entry, true) => Err(SHORT),
         (Kind::Entry, false) | (_, true) => Ok(Header { kind, log_id }),
-        (_, false) => Err(FrameError::Invalid("a payload that does not belong")),
+        (_, false) => Err(RecordError::Invalid("a payload that does not belong")),
     }
 }
 
 /// Decodes the record of an entry. The records of a proposal are parts of `bytes`, not copies.
-pub fn decode_entry(bytes: &Bytes) -> Result<Entry, FrameError> {
+pub fn decode_entry(bytes: &Bytes) -> Result<Entry, RecordError> {
     let header = decode_header(bytes)?;
     if header.kind != Kind::Entry {
-        return Err(FrameError::Invalid("not an entry"));
+        return Err(RecordError::Invalid("not an entry"));
     }
     let mut input = Input(bytes.get(HEADER_BYTES..).ok_or(SHORT)?);
     let payload = match input.u8()? {
         0 => EntryPayload::Blank,
         1 => EntryPayload::Normal(input.proposal(bytes)?),
         2 => EntryPayload::Membership(input.membership()?),
-        _ => return Err(FrameError::Invalid("an unknown kind of entry")),
+        _ => return Err(RecordError::Invalid("an unknown kind of entry")),
     };
     input.end()?;
     Ok(Entry { log_id: header.log_id, payload })
 }
 
 /// Encodes a membership and the entry that it comes from.
-pub fn encode_membership(membership: &StoredMembership) -> Result<Vec<u8>, FrameError> {
+pub fn encode_membership(membership: &StoredMembership) -> Result<Vec<u8>, RecordError> {
     let mut bytes = Vec::new();
     put_option(&mut bytes, membership.log_id().as_ref(), |bytes, log_id| {
         put_log_id(bytes, *log_id)
@@ -214,7 +215,7 @@ pub fn encode_membership(membership: &StoredMembership) -> Result<Vec<u8>, Frame
 }
 
 /// Decodes what [`encode_membership`] wrote.
-pub fn decode_membership(bytes: &[u8]) -> Result<StoredMembership, FrameError> {
+pub fn decode_membership(bytes: &[u8]) -> Result<StoredMembership, RecordError> {
     let mut input = Input(bytes);
     let log_id = input.option(Input::log_id)?;
     let membership = input.membership()?;
@@ -226,7 +227,7 @@ pub fn decode_membership(bytes: &[u8]) -> Result<StoredMembership, FrameError> {
 pub fn encode_note(
     at: Option<LogId>,
     membership: &StoredMembership,
-) -> Result<Vec<u8>, FrameError> {
+) -> Result<Vec<u8>, RecordError> {
     let mut bytes = vec![FORMAT];
     put_option(&mut bytes, at, put_log_id);
     bytes.extend_from_slice(&encode_membership(membership)?);
@@ -234,12 +235,12 @@ pub fn encode_note(
 }
 
 /// Decodes what [`encode_note`] wrote.
-pub fn decode_note(bytes: &[u8]) -> Result<(Option<LogId>, StoredMembership), FrameError> {
+pub fn decode_note(bytes: &[u8]) -> Result<(Option<LogId>, StoredMembership), RecordError> {
     let mut input = Input(bytes);
     match input.u8()? {
         FORMAT => {}
-        0 => return Err(FrameError::Invalid("version 0")),
-        found => return Err(FrameError::Newer { found }),
+        0 => return Err(RecordError::Invalid("version 0")),
+        found => return Err(RecordError::Newer { found }),
     }
     let at = input.option(Input::log_id)?;
     Ok((at, decode_membership(input.0)?))
@@ -280,15 +281,15 @@ fn put_header(bytes: &mut Vec<u8>, kind: Kind, log_id: LogId) {
     put_log_id(bytes, log_id);
 }
 
-fn count(what: &'static str, found: usize, max: usize) -> Result<u16, FrameError> {
-    u16::try_from(found).ok().filter(|_| found <= max).ok_or(FrameError::TooMany {
+fn count(what: &'static str, found: usize, max: usize) -> Result<u16, RecordError> {
+    u16::try_from(found).ok().filter(|_| found <= max).ok_or(RecordError::TooMany {
         what,
         found,
         max,
     })
 }
 
-fn put_proposal(bytes: &mut Vec<u8>, proposal: &Proposal) -> Result<(), FrameError> {
+fn put_proposal(bytes: &mut Vec<u8>, proposal: &Proposal) -> Result<(), RecordError> {
     const MOST: usize = u16::MAX as usize;
     let Origin { term, node, incarnation, number } = proposal.origin;
     for field in [term, node, incarnation, number] {
@@ -309,7 +310,7 @@ fn put_proposal(bytes: &mut Vec<u8>, proposal: &Proposal) -> Result<(), FrameErr
         let max = codeq_log::MAX_FRAME_BYTES as usize;
         let what = "bytes of a shard's record";
         let len = u32::try_from(record.len()).ok().filter(|_| record.len() <= max);
-        let len = len.ok_or(FrameError::TooMany { what, found: record.len(), max })?;
+        let len = len.ok_or(RecordError::TooMany { what, found: record.len(), max })?;
         bytes.extend_from_slice(&shard.0.to_le_bytes());
         bytes.extend_from_slice(&len.to_le_bytes());
         bytes.extend_from_slice(record);
@@ -320,7 +321,7 @@ fn put_proposal(bytes: &mut Vec<u8>, proposal: &Proposal) -> Result<(), FrameErr
 fn put_membership(
     bytes: &mut Vec<u8>,
     membership: &Membership<NodeId, Member>,
-) -> Result<(), FrameError> {
+) -> Result<(), RecordError> {
     let start = bytes.len();
     let configs = membership.get_joint_config();
     bytes.push(count("configurations", configs.len(), CONFIGS_MAX)? as u8);
@@ -340,10 +341,10 @@ fn put_membership(
     }
     let (found, max) = (bytes.len() - start, MEMBERSHIP_BYTES_MAX);
     if found > max {
-        return Err(FrameError::TooMany { what: "bytes of a membership", found, max });
+        return Err(RecordError::TooMany { what: "bytes of a membership", found, max });
     }
     if membership.voter_ids().any(|voter| membership.get_node(&voter).is_none()) {
-        return Err(FrameError::Invalid("a voter that is no member"));
+        return Err(RecordError::Invalid("a voter that is no member"));
     }
     Ok(())
 }
@@ -352,65 +353,65 @@ fn put_membership(
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Input<'a> {
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], FrameError> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], RecordError> {
         let (first, rest) = self.0.split_first_chunk().ok_or(SHORT)?;
         self.0 = rest;
         Ok(*first)
     }
 
-    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], FrameError> {
+    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], RecordError> {
         let (first, rest) = self.0.split_at_checked(len).ok_or(SHORT)?;
         self.0 = rest;
         Ok(first)
     }
 
-    fn u8(&mut self) -> Result<u8, FrameError> {
+    fn u8(&mut self) -> Result<u8, RecordError> {
         self.array().map(u8::from_le_bytes)
     }
 
-    pub(crate) fn u16(&mut self) -> Result<u16, FrameError> {
+    pub(crate) fn u16(&mut self) -> Result<u16, RecordError> {
         self.array().map(u16::from_le_bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, FrameError> {
+    fn u32(&mut self) -> Result<u32, RecordError> {
         self.array().map(u32::from_le_bytes)
     }
 
-    pub(crate) fn u64(&mut self) -> Result<u64, FrameError> {
+    pub(crate) fn u64(&mut self) -> Result<u64, RecordError> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn flag(&mut self) -> Result<bool, FrameError> {
+    fn flag(&mut self) -> Result<bool, RecordError> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(FrameError::Invalid("neither yes nor no")),
+            _ => Err(RecordError::Invalid("neither yes nor no")),
         }
     }
 
     pub(crate) fn option<T>(
         &mut self,
-        decode: impl FnOnce(&mut Self) -> Result<T, FrameError>,
-    ) -> Result<Option<T>, FrameError> {
+        decode: impl FnOnce(&mut Self) -> Result<T, RecordError>,
+    ) -> Result<Option<T>, RecordError> {
         if self.flag()? { decode(self).map(Some) } else { Ok(None) }
     }
 
-    pub(crate) fn log_id(&mut self) -> Result<LogId, FrameError> {
+    pub(crate) fn log_id(&mut self) -> Result<LogId, RecordError> {
         Ok(log_id(self.u64()?, self.u64()?, self.u64()?))
     }
 
-    pub(crate) fn vote(&mut self) -> Result<Vote, FrameError> {
+    pub(crate) fn vote(&mut self) -> Result<Vote, RecordError> {
         let mut vote = Vote::new(self.u64()?, self.u64()?);
         vote.committed = self.flag()?;
         Ok(vote)
     }
 
-    pub(crate) fn end(&self) -> Result<(), FrameError> {
-        if self.0.is_empty() { Ok(()) } else { Err(FrameError::Invalid("bytes after the end")) }
+    pub(crate) fn end(&self) -> Result<(), RecordError> {
+        if self.0.is_empty() { Ok(()) } else { Err(RecordError::Invalid("bytes after the end")) }
     }
 
     /// `whole` is what these bytes are a part of.
-    fn proposal(&mut self, whole: &Bytes) -> Result<Proposal, FrameError> {
+    fn proposal(&mut self, whole: &Bytes) -> Result<Proposal, RecordError> {
         let origin = Origin {
             term: self.u64()?,
             node: self.u64()?,
@@ -435,9 +436,9 @@ impl<'a> Input<'a> {
         Ok(Proposal { origin, records, digests })
     }
 
-    fn membership(&mut self) -> Result<Membership<NodeId, Member>, FrameError> {
+    fn membership(&mut self) -> Result<Membership<NodeId, Member>, RecordError> {
         let bounded = |found: usize, max: usize| {
-            if found <= max { Ok(found) } else { Err(FrameError::Invalid("too many members")) }
+            if found <= max { Ok(found) } else { Err(RecordError::Invalid("too many members")) }
         };
         let before = self.0.len();
         let mut configs = Vec::new();
@@ -454,20 +455,20 @@ impl<'a> Input<'a> {
             let id = ascending(last, self.u64()?)?;
             let len = bounded(self.u16()?.into(), ADDRESS_BYTES_MAX)?;
             let address = std::str::from_utf8(self.take(len)?)
-                .map_err(|_| FrameError::Invalid("an address that is not text"))?;
+                .map_err(|_| RecordError::Invalid("an address that is not text"))?;
             members.insert(id, Member { address: address.to_owned() });
         }
         bounded(before - self.0.len(), MEMBERSHIP_BYTES_MAX)?;
         if configs.iter().flatten().any(|voter| !members.contains_key(voter)) {
-            return Err(FrameError::Invalid("a voter that is no member"));
+            return Err(RecordError::Invalid("a voter that is no member"));
         }
         Ok(Membership::new(configs, members))
     }
 }
 
-fn ascending(last: Option<&NodeId>, id: NodeId) -> Result<NodeId, FrameError> {
+fn ascending(last: Option<&NodeId>, id: NodeId) -> Result<NodeId, RecordError> {
     match last {
-        Some(last) if *last >= id => Err(FrameError::Invalid("ids that do not ascend")),
+        Some(last) if *last >= id => Err(RecordError::Invalid("ids that do not ascend")),
         _ => Ok(id),
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use codeq_core::id::{ShardId, split_mix64};
-use codeq_raft::frame::{
-    ADDRESS_BYTES_MAX, FrameError, HEADER_BYTES, Header, Kind, MEMBERS_MAX, decode_entry,
+use codeq_raft::record::{
+    ADDRESS_BYTES_MAX, HEADER_BYTES, Header, Kind, MEMBERS_MAX, RecordError, decode_entry,
     decode_header, decode_membership, decode_note, encode_entry, encode_mark, encode_membership,
     encode_note, entry_bytes, log_id,
 };
@@ -182,10 +182,10 @@ fn newer_versions_and_unknown_kinds_are_told_apart() {
         bytes[at] = byte;
         decode_header(&bytes).unwrap_err()
     };
-    assert_eq!(with(0, 2), FrameError::Newer { found: 2 });
-    assert!(matches!(with(0, 0), FrameError::Invalid(_)));
-    assert!(matches!(with(1, 5), FrameError::Invalid(_)));
-    assert!(matches!(with(2, 1), FrameError::Invalid(_)));
+    assert_eq!(with(0, 2), RecordError::Newer { found: 2 });
+    assert!(matches!(with(0, 0), RecordError::Invalid(_)));
+    assert!(matches!(with(1, 5), RecordError::Invalid(_)));
+    assert!(matches!(with(2, 1), RecordError::Invalid(_)));
 }
 
 #[test]
