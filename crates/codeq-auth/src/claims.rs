@@ -1,7 +1,8 @@
 //! The claims of a JSON Web Token: whether it is valid, and which caller it names.
 //!
 //! Pure: the time is an argument. Claims must have their exact types; a claim of the wrong type,
-//! including `null`, is refused and never treated as absent.
+//! including `null`, is refused and never treated as absent. Only `role` is ignored unless it is a
+//! string.
 
 use std::sync::Arc;
 
@@ -64,7 +65,7 @@ impl Claims {
     pub fn check(&self, audience: &str, now: u64) -> Result<(), Refusal> {
         let aud = self.aud.0.as_ref().ok_or_else(|| wrong("aud is missing"))?;
         if !names_audience(aud, audience) {
-            return Err(Refusal::new(Reason::Audience, "aud is another"));
+            return Err(Refusal::new(Reason::Audience, "aud names another audience"));
         }
         let exp = self.expires_at().map_err(wrong)?;
         if now >= exp.saturating_add(SKEW_SECONDS) {

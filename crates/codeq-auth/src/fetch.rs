@@ -122,7 +122,7 @@ async fn discover(client: &Client, issuer: &str, document: &Url) -> Result<Url, 
     let found: Document =
         serde_json::from_slice(&bytes).map_err(|_| "not a discovery document".to_owned())?;
     if found.issuer != issuer {
-        return Err("the discovery document is of another issuer".to_owned());
+        return Err("the discovery document names another issuer".to_owned());
     }
     // A remote provider must not redirect us to this machine's loopback.
     checked_url(&found.jwks_uri, is_loopback(document)).map_err(|why| format!("jwks_uri {why}"))

@@ -113,7 +113,7 @@ impl JwtValidator {
         now: u64,
     ) -> Result<Principal, AuthError> {
         if !self.is_for(jwt) {
-            return Err(Refusal::new(Reason::Issuer, "iss is another").into());
+            return Err(Refusal::new(Reason::Issuer, "iss names another issuer").into());
         }
         let verify = |key: &Key| key.verify(jwt.algorithm, jwt.message, jwt.signature);
         if let Err(refusal) = jwt.claims.check(&self.audience, now) {

@@ -64,9 +64,9 @@ pub enum Scope {
     Subscribe = 32,
 }
 
-/// Scope that administers the token's tenant.
+/// Scope that lets a token administer its tenant.
 pub const ADMIN: &str = "codeq:admin";
-/// Scope that acts across all tenants.
+/// Scope that lets a token act across all tenants.
 pub const OPERATOR: &str = "codeq:operator";
 
 impl Scope {

@@ -16,7 +16,7 @@ pub(crate) fn saturated(value: u64) -> i32 {
 /// Longest time until a deadline: an `Instant` cannot hold every sum.
 const DEADLINE_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// The moment when so much time has passed, or a century.
+/// The moment after this much time, or after a century if that is sooner.
 pub(crate) fn from_now(after: Duration) -> Instant {
     Instant::now() + after.min(DEADLINE_MAX)
 }

@@ -72,10 +72,10 @@ pub struct ResultCallback {
     pub status: Status,
     /// The worker's result as it was sent; see [`ResultCallback::json`].
     pub result: Option<Box<RawValue>>,
-    /// Why the task failed; empty if it did not.
+    /// The error message; empty if there is none. A completed task may have one as well, if its worker sent both.
     #[serde(default)]
     pub error: String,
-    /// Named outputs stored elsewhere.
+    /// Named outputs, with the URLs to download them from.
     #[serde(default)]
     pub artifacts: Vec<Artifact>,
     /// When the task finished (RFC 3339).

@@ -45,7 +45,7 @@ pub struct Tally {
     pub acked: u64,
 }
 
-/// Runs the sweep with both errors, and the crowd.
+/// Runs the sweep with both errors, and then many proposals at once ([`crowd`]).
 pub fn run(fault: &Fault) -> anyhow::Result<()> {
     let io = sweep(&fault.root, EIO, fault.step)?;
     let full = sweep(&fault.root, ENOSPC, fault.step)?;

@@ -277,7 +277,7 @@ pub async fn download(url: &str, dir: &Path) -> Result<(), String> {
     if !keys.iter().any(|key| key.as_ref() == MANIFEST) {
         return Err(format!(
             "{url} is not a complete backup: it has no MANIFEST; give the address of one backup, as the server \
-             answered it"
+             returned it"
         ));
     }
     for key in keys {

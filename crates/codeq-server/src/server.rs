@@ -132,7 +132,7 @@ impl Server {
 
     /// Applies the reloadable settings of another configuration.
     pub async fn reload_to(&self, config: &Config) -> Result<Changes, ConfigError> {
-        self.app.take_over(config).await
+        self.app.apply_config(config).await
     }
 
     /// Runs the sweep of artifacts now: removes those older than `older_than` that no result names. The

@@ -3,7 +3,7 @@
 /// Longest name to compare.
 const NAME_MAX: usize = 64;
 
-/// The most likely candidate. Ignores case, `_` and `-`, tolerates an error in every third letter,
+/// The most likely candidate. Ignores case, `_` and `-`, tolerates one error per three letters,
 /// and accepts a truncated name.
 pub fn nearest<'a>(
     name: &str,

@@ -72,8 +72,8 @@ pub struct Client {
 
 /// Settings of a client.
 pub struct Options {
-    /// Where this server listens. These are never called, unless the operator has opened the address; nor are other
-    /// addresses of this machine, as far as the machine knows them as its own.
+    /// Where this server listens. Neither these addresses nor any others that the machine recognises as its own are
+    /// called, unless the operator has opened them.
     pub own: Vec<SocketAddr>,
     /// Which certificates are trusted; `None` means those that the platform trusts.
     pub roots: Option<RootCertStore>,

@@ -21,13 +21,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How long a receiver is paused after a call that could not be tried.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
-/// A limit that receivers share has room again once one sixteenth of it is free. For a tenant's callbacks, that is as
-/// many as one receiver's queue holds. It must be less than half, because failing receivers that are remembered may
-/// fill half of the memory.
+/// Divisor: a limit that receivers share has room again once one sixteenth of it is free. For a tenant's callbacks,
+/// that is as many as one receiver's queue holds. The share must be less than half, because failing receivers that are
+/// remembered may fill half of the memory.
 const SHARED_ROOM: usize = 16;
 
 /// A receiver: a host and port that one tenant calls. Both fields are hashes, see
-/// [`name_hash`](codeq_core::callback::name_hash).
+/// [`name_hash`](codeq_core::callback_retry::name_hash).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Receiver {
     pub tenant: u64,

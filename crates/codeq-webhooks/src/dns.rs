@@ -15,7 +15,7 @@ use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::{Hosts, TokioResolver};
 use parking_lot::Mutex;
 
-/// How long a name server may take to answer, and how often it is asked again.
+/// How long a name server may take to answer, and how many times it is asked again.
 const TIME_MAX: Duration = Duration::from_millis(1_500);
 const RETRIES: usize = 1;
 /// Maximum number of cached answers, and how long each is kept at most. The addresses are checked again on every use.

@@ -14,7 +14,8 @@ use crate::signing::Secret;
 
 /// The name of the record that holds a tenant's secrets.
 pub const RECORD: &str = "secrets";
-/// Secrets that are live at once: usually one, two while it is being replaced, more if that happens again meanwhile.
+/// Maximum number of live secrets. Usually there is one; two while it is being replaced; more if it is replaced again
+/// meanwhile.
 pub const LIVE_MAX: usize = 4;
 
 /// The secrets of all tenants.

@@ -36,11 +36,11 @@ pub struct Secret {
 
 /// The text is not a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("expected whsec_ and base64 of 24 to 64 bytes, or 16 to 128 visible letters")]
+#[error("expected whsec_ and base64 of 24 to 64 bytes, or 16 to 128 visible ASCII characters")]
 pub struct BadSecret;
 
 impl Secret {
-    /// Reads a secret. The key of Standard Webhooks is what the base64 behind `whsec_` encodes, or else the text itself.
+    /// Reads a secret. The key of Standard Webhooks is what the base64 after `whsec_` encodes, or else the text itself.
     pub fn read(text: &str) -> Result<Secret, BadSecret> {
         let key = match text.strip_prefix(PREFIX) {
             Some(encoded) => {

@@ -1,4 +1,4 @@
-//! GET requests beside the API: probes, metrics, the API's description. They need no token.
+//! GET requests outside the API: probes, metrics, the API's description. They need no token.
 
 use std::time::Duration;
 

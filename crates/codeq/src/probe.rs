@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::cli::{Done, Failure, ended};
 
-/// Supervisors give up after a few seconds themselves. This ends the process then, too.
+/// Supervisors give up after a few seconds; the process must have ended by then.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
 /// Longest response that is read.
 const BODY_MAX: usize = 64 << 10;

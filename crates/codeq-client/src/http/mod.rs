@@ -22,7 +22,8 @@ use url::Url;
 use crate::error::Error;
 use crate::options::{self, Options};
 
-/// Longest response that is read. The server's longest is a task of 16 MiB, escaped, with a result of as much.
+/// Longest response that is read. The server's longest is a task with a payload of 16 MiB, escaped, and a result of the
+/// same size.
 const RESPONSE_MAX: usize = 64 << 20;
 /// Longest error that is read. The server's have a few hundred bytes.
 const PROBLEM_MAX: usize = 64 << 10;

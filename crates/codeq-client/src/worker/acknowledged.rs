@@ -18,7 +18,7 @@ pub enum Acknowledged {
     },
     /// Failed for now.
     Nacked {
-        /// The task's error. Also says so if the server refused the result.
+        /// The task's error. If the server refused the result, it says so.
         reason: String,
         /// That was the last attempt: the task is now a dead letter.
         dead_letter: bool,

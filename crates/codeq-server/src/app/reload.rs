@@ -64,7 +64,7 @@ impl App {
                 .unwrap_or_else(|error| Err(problem(error.to_string()))),
         };
         let done = match read {
-            Ok(new) => self.take_over(&new).await,
+            Ok(new) => self.apply_config(&new).await,
             Err(error) => Err(error),
         };
         log(&done);
@@ -72,7 +72,7 @@ impl App {
     }
 
     /// Applies the settings that a running server can change.
-    pub(crate) async fn take_over(&self, new: &Config) -> Result<Changes, ConfigError> {
+    pub(crate) async fn apply_config(&self, new: &Config) -> Result<Changes, ConfigError> {
         let mut in_force = self.reloader.in_force.lock().await;
         let (merged, changes) = in_force.reloaded(new)?;
         if has_tokens(&in_force) && !has_tokens(&merged) {

@@ -82,7 +82,7 @@ pub fn check(artifacts: &[NewArtifact]) -> Result<(), String> {
         if !is_name(name) {
             let rule =
                 "1 to 255 bytes without control characters, '/' and '\\', and not '.' or '..'";
-            return Err(format!("artifact {index}: the name is not {rule}"));
+            return Err(format!("artifact {index}: the name must be {rule}"));
         }
         if content_type.as_deref().is_some_and(|text| !is_content_type(text)) {
             return Err(format!("artifact {index}: the content type is not like text/plain"));

@@ -1,9 +1,9 @@
 //! The files of the audit log.
 //!
-//! Lines are only appended. A file is named after the number of its first line, and all lines of older files have smaller
-//! numbers. A new file begins when one is full. If all files together are too large then, the oldest lines are removed:
-//! first of the tenants that have more than a fair share, so that nobody can push out the lines of others. What is left of
-//! a file is moved to the next one. An unfinished line, left by a crash, is skipped.
+//! Lines are only appended. A file is named after the number of the first line that was appended to it, and all lines
+//! of older files have smaller numbers. A new file begins when one is full. If all files together are then too large,
+//! the oldest lines are removed: first of the tenants that have more than a fair share, so that nobody can push out the
+//! lines of others. What is left of a file is moved to the next one. An unfinished line, left by a crash, is skipped.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -153,7 +153,7 @@ impl AuditLog {
         for first in files.iter().rev() {
             let text = self.text(*first)?;
             let mut of_file = VecDeque::new();
-            // Lines with numbers of a newer file were moved there.
+            // The newer file already has the lines from `below` on: they were moved to it.
             let older = lines(&text).take_while(|(found, _)| found.id < below);
             let mut lowest = below;
             for (found, line) in older {

@@ -17,7 +17,8 @@ pub const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Mode bit: world-readable.
 const OTHERS_READ: u32 = 0o004;
 
-/// Parses the file. Reads it on its own too: a variable that replaces a wrong value does not hide the mistake.
+/// Parses the file. Checks it on its own too, so that a variable that overrides a wrong value does not hide the
+/// mistake.
 pub(crate) fn tree(path: &Path, problems: &mut Vec<Problem>) -> Result<Node, ConfigError> {
     let (text, mode) =
         contents(path).map_err(|error| ConfigError::File { file: path.to_owned(), error })?;

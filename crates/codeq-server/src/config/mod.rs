@@ -1,7 +1,7 @@
 //! Every setting an operator can change, with its default.
 //!
-//! Four layers in order of precedence: flags, `CODEQ_*` environment, YAML file, defaults. Keys that
-//! codeQ already had keep their names. Unknown keys are errors. `default.yaml` documents every key;
+//! Four layers in order of precedence: flags, `CODEQ_*` environment, YAML file, defaults. Keys of
+//! the original codeQ keep their names. Unknown keys are errors. `default.yaml` documents every key;
 //! a test checks that it matches the defaults.
 //!
 //! ```text

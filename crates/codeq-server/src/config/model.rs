@@ -56,7 +56,7 @@ pub struct Config {
     pub default_lease_seconds: u64,
     /// How long finished tasks are kept.
     pub retention_seconds: u64,
-    /// Retention of tasks that did not complete.
+    /// Retention of dead letters.
     pub retention: RetentionConfig,
     /// Maximum number of tasks or results per batch request.
     pub max_batch_size: usize,
@@ -211,8 +211,8 @@ pub struct RateLimit {
     pub burst: u32,
 }
 
-/// Reads a limit. Without its parts it is off. A part that is null switches it off too, so that a variable can take
-/// back a limit of the file. The checks reject the zero in place of a missing part.
+/// Reads a limit. Without both parts there is none. A part that is null also means no limit, so that a variable can
+/// remove a limit that the file sets. One missing part is read as zero, which the checks reject.
 fn rate_limit<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<RateLimit>, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -234,7 +234,7 @@ fn rate_limit<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<RateLimit>,
     Ok(both.map(|(requests_per_minute, burst)| RateLimit { requests_per_minute, burst }))
 }
 
-/// Retention of tasks that did not complete.
+/// Retention of dead letters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RetentionConfig {

@@ -110,10 +110,10 @@ impl<'de> Deserializer<'de> for Reader<'de> {
     fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
         match &self.node.kind {
             Kind::Scalar { text, style: Style::Plain } if is_bool(text) || is_number(text) => {
-                Err(self.wrong("a text: put it into quotes"))
+                Err(self.wrong("a string: put it in quotes"))
             }
             Kind::Scalar { text, .. } if !self.node.is_null() => visitor.visit_str(text),
-            _ => Err(self.wrong("a text")),
+            _ => Err(self.wrong("a string")),
         }
     }
 
@@ -199,8 +199,8 @@ fn found(path: &str, node: &Node) -> String {
     }
     let plain = *style == Style::Plain && (is_bool(text) || is_number(text));
     match (secret, plain) {
-        (true, true) => "a number or truth value".to_owned(),
-        (true, false) => "a text".to_owned(),
+        (true, true) => "a number or boolean".to_owned(),
+        (true, false) => "a string".to_owned(),
         (false, true) => shown(text),
         (false, false) => format!("'{}'", shown(text)),
     }

@@ -13,7 +13,7 @@ macro_rules! reloaded {
         #[cfg(test)]
         pub(crate) const RELOADED: &[&str] = &[$($path),*];
 
-        /// Takes over what a running server can adopt, and lists what was different.
+        /// Copies the settings that a running server can adopt, and lists those that were different.
         fn adopt(config: &mut Config, new: &Config) -> Vec<&'static str> {
             let mut adopted = Vec::new();
             $(if config.$($field).+ != new.$($field).+ {

@@ -133,7 +133,9 @@ pub(crate) fn parse(text: &str, source: &Source) -> Result<Node, Problem> {
             Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd => {}
             Event::StreamEnd => break,
             _ if root.is_some() => {
-                return Err(builder.malformed(at, "a second document begins here; one is allowed"));
+                return Err(
+                    builder.malformed(at, "a second document begins here; only one is allowed")
+                );
             }
             event => root = Some(builder.node(event, at, 0)?),
         }
@@ -203,7 +205,7 @@ impl<'a> Builder<'a> {
                     Name { text, source: self.source(at), line: at.line() }
                 }
                 Kind::Map(_) | Kind::List(_) => {
-                    return Err(self.malformed(at, "a key must be a text"));
+                    return Err(self.malformed(at, "a key must be a string"));
                 }
             };
             let (event, at) = self.next()?;

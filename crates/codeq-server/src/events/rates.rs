@@ -110,7 +110,7 @@ impl Tenants {
             .is_some_and(|q| q.contains_key(&transition.queue));
         if !known {
             if self.queues >= QUEUES_MAX {
-                self.forget_still(transition.at.now / SLOT_MS);
+                self.forget_idle(transition.at.now / SLOT_MS);
             }
             if self.queues >= QUEUES_MAX {
                 return None;
@@ -125,7 +125,7 @@ impl Tenants {
         Some(queues.entry(Arc::clone(&transition.queue)).or_default())
     }
 
-    fn forget_still(&mut self, slot: Millis) {
+    fn forget_idle(&mut self, slot: Millis) {
         for queues in self.by_tenant.values_mut() {
             queues.retain(|_, ring| ring.slot + SLOTS as Millis > slot);
         }

@@ -214,8 +214,8 @@ impl<In: codeq_proto::Message + Default> Messages<In> {
         }
     }
 
-    /// Ready when the rest of a message is late. Leaves a timer that is set too early alone and
-    /// resets it when it fires: most messages are complete before that.
+    /// Ready when the rest of a message is late. If the timer is set too early, resets it only when
+    /// it fires: most messages are complete before that.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + MESSAGE_TIMEOUT);
         let held_until = *self.held_until.get_or_insert_with(|| Instant::now() + HELD_MAX);

@@ -51,7 +51,7 @@ pub(super) async fn open(
     Ok(Opened { protocol, messages, ack, withdrawn })
 }
 
-/// The producer end of a stream.
+/// The server's side of a producer's stream.
 pub(super) struct Producer {
     app: Arc<App>,
     caller: Principal,

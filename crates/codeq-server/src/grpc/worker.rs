@@ -66,13 +66,13 @@ pub(super) async fn open(
     Ok(Opened { protocol, messages, ack: answer(Answer::HelloAck(ack)), withdrawn })
 }
 
-/// The worker end of a stream.
+/// The server's side of a worker's stream.
 pub(super) struct Worker {
     app: Arc<App>,
     caller: Principal,
     /// The request of the last Ready.
     last: Arc<ClaimRequest>,
-    /// The claim that operators see, and since when.
+    /// The claim that admins see, and since when.
     recorded: Option<(Instant, Arc<ClaimRequest>)>,
     seen: StreamSeen,
 }
@@ -239,7 +239,7 @@ impl Worker {
         Arc::clone(&self.last)
     }
 
-    /// Whether operators should see a claim: if it is a new one, or repeated after a while.
+    /// Whether to show a claim to admins: if it is a new one, or repeated after a while.
     fn is_to_record(&mut self, request: &Arc<ClaimRequest>) -> bool {
         let now = Instant::now();
         let seen = self.recorded.as_ref().is_some_and(|(at, last)| {

@@ -228,13 +228,20 @@ async fn queue_hint(call: &Call) -> Option<HeaderValue> {
     HeaderValue::try_from(hint.chars().map(escape).collect::<String>()).ok()
 }
 
-/// Refuses unknown query parameters.
+/// Refuses unknown query parameters, and those that are given twice: it is not clear which one is meant.
 fn check_query(route: &Route, query: &str) -> Result<(), ServiceError> {
-    let mut names = url::form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name);
-    match names.find(|name| !name.is_empty() && !route.query.contains(&&**name)) {
-        Some(name) => Err(unknown_parameter(&name, route.query)),
-        None => Ok(()),
+    let mut given = Vec::new();
+    for (name, _) in url::form_urlencoded::parse(query.as_bytes()) {
+        let Some(known) = route.query.iter().find(|known| **known == name) else {
+            return Err(unknown_parameter(&name, route.query));
+        };
+        if given.contains(known) {
+            let text = format!("'{known}' is given more than once");
+            return Err(ServiceError::new(Code::InvalidParameter, text).field(*known));
+        }
+        given.push(*known);
     }
+    Ok(())
 }
 
 /// Charges memory for a request. Open routes never fail here, so probes work under memory pressure:
@@ -259,7 +266,8 @@ fn hold_request(
 }
 
 /// Charges the response until the client has read it. Refuses a read that does not fit. A completed
-/// write is always answered, and its response is no longer than its request.
+/// write is always answered: its response is no larger than its request, and a claim has checked beforehand that its
+/// tasks fit.
 fn counted(route: &Route, seen: &Seen, response: Response) -> Result<Response, Problem> {
     let bytes = response.body().size_hint().exact().unwrap_or(0);
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);

@@ -75,12 +75,11 @@ struct Stream {
 }
 
 pub async fn stream(call: Call) -> Answer {
-    let from = match call.header("last-event-id").map(str::trim).filter(|id| !id.is_empty()) {
+    let invalid = || ServiceError::new(Code::InvalidEventId, "invalid Last-Event-ID");
+    let id = call.headers.get("last-event-id").map(|id| id.to_str().map_err(|_| invalid()));
+    let from = match id.transpose()?.map(str::trim).filter(|id| !id.is_empty()) {
         None => None,
-        Some(id) => Some(
-            position(id)
-                .ok_or_else(|| ServiceError::new(Code::InvalidEventId, "invalid Last-Event-ID"))?,
-        ),
+        Some(id) => Some(position(id).ok_or_else(invalid)?),
     };
     // `listen` grants a tenant at most half of all streams.
     let Some((reader, missed)) = call.service().events.listen(&call.caller.tenant, from) else {

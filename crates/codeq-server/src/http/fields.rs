@@ -83,7 +83,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Known<'_, D> {
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, D::Error> {
-        Err(D::Error::custom("a request must be a struct that says its fields"))
+        Err(D::Error::custom("a request must be a struct that declares its fields"))
     }
 
     serde::forward_to_deserialize_any! {

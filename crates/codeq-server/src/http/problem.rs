@@ -93,7 +93,8 @@ impl Problem {
         let limited = status == StatusCode::TOO_MANY_REQUESTS;
         let why = error.detail.as_deref().unwrap_or(&error.error);
         let detail = match error.code {
-            // The same text for every bad token. Only the log has the exact reason.
+            // Without a verified signature, the text is the same for every bad token. The log always has the exact
+            // reason.
             Code::InvalidToken => Cow::Owned(format!(
                 "{why}: use a token that this server's configuration accepts; the server's log has the reason under this requestId"
             )),

@@ -111,7 +111,7 @@ pub enum PurgeRequest {}
 pub struct Purged {
     /// Tasks that were removed from the queue or the dead letters.
     purged: u64,
-    /// Tasks that are still there. If not 0, call again.
+    /// Tasks that are still there, including those that the filter excludes.
     remaining: u64,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     dry_run: Option<DryRun>,

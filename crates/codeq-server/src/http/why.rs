@@ -138,7 +138,7 @@ struct ReasonBody<'a> {
     /// When the worker claimed the task or last extended its lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     heartbeat_at: Option<Timestamp>,
-    /// How long ago that was.
+    /// How long ago `heartbeatAt` was.
     #[serde(skip_serializing_if = "Option::is_none")]
     heartbeat_age_seconds: Option<u64>,
     /// Number of tasks.
@@ -305,8 +305,8 @@ impl Words<'_> {
                 let last = last_claim
                     .map(|at| format!("a worker asked for this queue {} ago", self.ago(at)));
                 let wait = (*waiting > 0).then(|| match waiting {
-                    1 => "1 worker waits for its tasks".to_owned(),
-                    n => format!("{n} workers wait for its tasks"),
+                    1 => "1 worker is waiting for tasks of this queue".to_owned(),
+                    n => format!("{n} workers are waiting for tasks of this queue"),
                 });
                 let text: Vec<String> = last.into_iter().chain(wait).collect();
                 ReasonBody {
@@ -321,7 +321,7 @@ impl Words<'_> {
                     n => format!("{n} workers wait"),
                 };
                 let text = format!(
-                    "{who} on streams for more queues than are remembered, maybe for this one"
+                    "{who} on streams, maybe for this queue: not all queues that a stream waits for are remembered"
                 );
                 ReasonBody {
                     last_claim_at: last_claim.map(|at| self.stamp(at)),
@@ -348,7 +348,7 @@ impl Words<'_> {
                 }
             }
             Reason::CancelRequested => {
-                let text = "its cancellation is requested, and its worker has not stopped yet";
+                let text = "its cancellation was requested, and its worker has not stopped yet";
                 of("cancel_requested", text.to_owned())
             }
             Reason::Completed { at } => ReasonBody {

@@ -31,11 +31,11 @@ pub struct WorkerList<'a> {
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "Worker")]
 struct WorkerBody<'a> {
-    /// The subject of its token, and its instance if it names one: `subject/instance`.
+    /// Its identity: the subject of its token or, if it names itself, `subject/workerId`.
     worker_id: Cow<'a, str>,
     /// What its last claim named, at most 16 commands.
     queues: Vec<&'a str>,
-    /// How many more its last claim named. Absent if 0.
+    /// How many commands its last claim named beyond those in `queues`. Absent if 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     more_queues: Option<usize>,
     /// Whether its last claim was for all queues.

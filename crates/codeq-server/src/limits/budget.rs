@@ -109,7 +109,7 @@ pub struct Hold {
     share: Share,
     kind: HeldFor,
     bytes: usize,
-    /// Whether the hold must leave the producers' reserve free.
+    /// Whether the hold is a producer's, which must leave the workers' reserve free.
     of_producer: bool,
 }
 
@@ -198,7 +198,8 @@ impl Share {
         Hold { share: self.clone(), kind, bytes: 0, of_producer: false }
     }
 
-    /// Adds bytes even without room. Returns whether there was room; a producer must also leave its reserve free.
+    /// Adds bytes even without room. Returns whether there was room; a producer must also leave the workers'
+    /// reserve free.
     fn add(&self, kind: HeldFor, bytes: usize, of_producer: bool) -> bool {
         let Owner { totals, limit, bytes: mine } = &*self.owner;
         let add = |count: &AtomicUsize| count.fetch_add(bytes, Relaxed).saturating_add(bytes);

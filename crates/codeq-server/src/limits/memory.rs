@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Default budget for clients: this fraction of the memory…
+/// Default budget for clients: the memory divided by this…
 const PART: u64 = 8;
 /// …within these bounds. The engine needs a few hundred megabytes of its own.
 const LEAST: u64 = 64 << 20;

@@ -125,7 +125,7 @@ struct Entry {
     tenant: Arc<str>,
     counts: Counts,
     /// Whether it was counted since the last cleanup of label values.
-    transition: bool,
+    counted: bool,
 }
 
 #[derive(Debug, Default)]
@@ -153,14 +153,14 @@ impl Table {
         self.index.insert(Arc::clone(name), at);
         *self.tenants.entry(Arc::clone(tenant)).or_default() += 1;
         let (name, tenant) = (Arc::clone(name), Arc::clone(tenant));
-        self.entries.push(Entry { name, tenant, counts: Counts::default(), transition: false });
+        self.entries.push(Entry { name, tenant, counts: Counts::default(), counted: false });
         Some(at)
     }
 
     fn counts_at(&mut self, at: Option<usize>) -> &mut Counts {
         match at.and_then(|at| self.entries.get_mut(at)) {
             Some(entry) => {
-                entry.transition = true;
+                entry.counted = true;
                 &mut entry.counts
             }
             None => &mut self.other,
@@ -181,7 +181,7 @@ impl Table {
         }
         self.index.clear();
         for (at, entry) in self.entries.iter_mut().enumerate() {
-            entry.transition = false;
+            entry.counted = false;
             self.index.insert(Arc::clone(&entry.name), at);
         }
     }
@@ -248,7 +248,7 @@ impl Commands {
     /// last call. Returns those commands.
     pub fn release(&self, present: &HashSet<Arc<str>>) -> Vec<Arc<str>> {
         let mut table = self.table.lock();
-        let gone = |entry: &Entry| !entry.transition && !present.contains(&entry.name);
+        let gone = |entry: &Entry| !entry.counted && !present.contains(&entry.name);
         let names = table.entries.iter().filter(|entry| gone(entry));
         let names = names.map(|entry| Arc::clone(&entry.name)).collect();
         table.release(gone);

@@ -234,7 +234,7 @@ impl Metrics {
         }
         let help = "Workers with an open stream or a claim within the last minute";
         now.register("workers_active", help, ConstGauge::<u64>::new(workers));
-        let help = "1 while this server accepts writes, 0 once it stops or its storage has failed";
+        let help = "0 once this server is stopping or its storage has failed, otherwise 1";
         now.register("leader", help, ConstGauge::<u64>::new(leads.into()));
         let mut text = String::new();
         // Writing to a `String` cannot fail. If a metric ever did, the others are still worth

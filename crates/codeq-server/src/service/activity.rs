@@ -64,7 +64,7 @@ pub struct NamedQueues {
     pub queues: Vec<Arc<str>>,
     /// How many there were.
     pub count: usize,
-    /// Tells lists apart whose first names are the same.
+    /// Tells apart lists that begin with the same names.
     hash: u64,
 }
 
@@ -135,7 +135,7 @@ pub struct StreamSeen {
 }
 
 impl StreamSeen {
-    /// The worker can take this many tasks more.
+    /// The worker can take this many more tasks.
     pub fn ready(&mut self, slots: u32) {
         self.slots = self.slots.saturating_add(slots);
         self.streams.slots.fetch_add(slots, Ordering::Relaxed);
@@ -157,8 +157,8 @@ impl Drop for StreamSeen {
 }
 
 impl Worker {
-    /// Its age for eviction; `None` while it has a stream.
-    fn age(&self) -> Option<Millis> {
+    /// When it was last active, to evict the oldest; `None` while it has a stream.
+    fn last_active(&self) -> Option<Millis> {
         let streams = self.streams.open.load(Ordering::Relaxed);
         let error = self.last_error.as_ref().map(|(at, _)| *at);
         (streams == 0).then(|| self.last_claim.into_iter().chain(error).max().unwrap_or(0))
@@ -256,7 +256,7 @@ impl Activity {
         for stripe in &self.stripes {
             let stripe = stripe.lock();
             for (id, worker) in stripe.workers.tenants.get(tenant).into_iter().flatten() {
-                if worker.age().is_some_and(|at| now.saturating_sub(at) > LISTED) {
+                if worker.last_active().is_some_and(|at| now.saturating_sub(at) > LISTED) {
                     continue;
                 }
                 all.push(WorkerSeen {
@@ -325,7 +325,7 @@ impl WorkerSeen {
 impl Stripe {
     fn worker(&mut self, tenant: &Arc<str>, id: &str) -> Option<&mut Worker> {
         let (mine, all) = (WORKERS_PER_TENANT_MAX / STRIPES, WORKERS_MAX / STRIPES);
-        self.workers.entry(tenant, id, mine, all, Worker::age)
+        self.workers.entry(tenant, id, mine, all, Worker::last_active)
     }
 }
 
@@ -346,21 +346,21 @@ impl<V: Default> PerTenant<V> {
         self.tenants.get(tenant)?.get(name)
     }
 
-    /// The value, made if it is new. Evicts the oldest value if there is no room, the tenant's own first. A value
-    /// without an age is kept; `None` if all are.
+    /// The value, made if it is new. If there is no room, evicts the value that was active the longest time ago, the
+    /// tenant's own first. Values for which `last_active` is `None` are kept; `None` if all are.
     fn entry(
         &mut self,
         tenant: &Arc<str>,
         name: &str,
         tenant_max: usize,
         max: usize,
-        age: impl Fn(&V) -> Option<Millis>,
+        last_active: impl Fn(&V) -> Option<Millis>,
     ) -> Option<&mut V> {
         if self.get(tenant, name).is_none() {
             let ours = self.tenants.get(tenant).map_or(0, HashMap::len);
             let full = ours >= tenant_max;
-            if (full && !self.evict(Some(tenant), &age))
-                || (self.len >= max && !self.evict(None, &age))
+            if (full && !self.evict(Some(tenant), &last_active))
+                || (self.len >= max && !self.evict(None, &last_active))
             {
                 return None;
             }
@@ -370,13 +370,18 @@ impl<V: Default> PerTenant<V> {
         self.tenants.get_mut(tenant)?.get_mut(name)
     }
 
-    /// Removes the oldest value, of one tenant or of all; false if there is none that may go.
-    fn evict(&mut self, of: Option<&Arc<str>>, age: &impl Fn(&V) -> Option<Millis>) -> bool {
+    /// Removes the value that was active the longest time ago, of one tenant or of all; false if all must be kept.
+    fn evict(
+        &mut self,
+        of: Option<&Arc<str>>,
+        last_active: &impl Fn(&V) -> Option<Millis>,
+    ) -> bool {
         let tenants = self.tenants.iter().filter(|(tenant, _)| of.is_none_or(|of| of == *tenant));
         let values =
             tenants.flat_map(|(tenant, names)| names.iter().map(move |(n, v)| (tenant, n, v)));
-        let ages = values.filter_map(|(tenant, name, value)| Some((age(value)?, tenant, name)));
-        let Some((_, tenant, name)) = ages.min_by_key(|(age, _, _)| *age) else {
+        let times =
+            values.filter_map(|(tenant, name, value)| Some((last_active(value)?, tenant, name)));
+        let Some((_, tenant, name)) = times.min_by_key(|(at, _, _)| *at) else {
             return false;
         };
         let (tenant, name) = (Arc::clone(tenant), Arc::clone(name));

@@ -108,7 +108,7 @@ async fn store(
     }
 }
 
-/// Returns the task if this exact submit was already applied, else the refusal.
+/// Returns the stored result if this exact submit was already applied, else the refusal.
 async fn repeated_or(
     engine: &Engine,
     submit: &Submit,

@@ -38,7 +38,7 @@ pub struct ClaimRequest {
 }
 
 impl Service {
-    /// Leases tasks to the caller, waiting for the first if none is ready. `record` shows the claim to operators, with the
+    /// Leases tasks to the caller, waiting for the first if none is ready. `record` shows the claim to admins, with the
     /// number of stream slots that wait for it; a stream that repeats a claim records it only now and then.
     pub fn claim(
         &self,
@@ -65,7 +65,7 @@ impl Service {
         Ok(PreparedCall::new(Call::Claim { claim, wait: seconds(request.wait_seconds) }, claimed))
     }
 
-    /// Lets operators see a failure that a worker reported, or the refusal of its claim.
+    /// Lets admins see a failure that a worker reported, or the refusal of its claim.
     pub(super) fn worker_failed(
         &self,
         caller: &Principal,

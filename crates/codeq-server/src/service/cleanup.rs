@@ -1,4 +1,4 @@
-//! Cleanup: an operator removes finished tasks.
+//! Cleanup: an admin removes finished tasks.
 
 use codeq_core::command::{BulkWork, Millis};
 

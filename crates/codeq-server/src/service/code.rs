@@ -111,7 +111,7 @@ codes! {
         "Send a delay of 0 or more seconds, or an earlier time.";
     InvalidMaxRun "invalid_max_run" Invalid, "`maxRunSeconds` of a new task is negative, or more than 30 days.",
         "Send 1 to 2592000 seconds; 0 means the limit of the queue's policy, or none.";
-    InvalidIdempotencyKey "invalid_idempotency_key" Invalid, "The idempotency key is longer than 256 bytes or not visible ASCII, or the header and the body have different keys.",
+    InvalidIdempotencyKey "invalid_idempotency_key" Invalid, "The idempotency key is longer than 256 bytes, has characters other than visible ASCII in the header, or differs between header and body.",
         "Send one key, in the header or in the body.";
     IdempotencyConflict "idempotency_conflict" Unprocessable, "The idempotency key was used before with a different command or payload. Payloads are compared as JSON values: the order of members, whitespace and the notation of numbers do not matter, and numbers are compared exactly.",
         "Use a new key for new work.";

@@ -61,8 +61,8 @@ pub fn identity(caller: &Principal, name: &str) -> Result<Arc<str>, ServiceError
     let identity = instance(subject, name);
     if check_worker(&identity).is_err() {
         let refused = ServiceError::new(Code::InvalidWorker, "invalid workerId");
-        let detail = "workerId is too long or not printable: with the token's subject it may have \
-                      253 bytes";
+        let detail = "workerId is too long or not printable: together with the token's subject it may have at \
+                      most 253 bytes";
         return Err(refused.field("workerId").detail(detail));
     }
     Ok(identity.into())

@@ -1,4 +1,4 @@
-//! Queue inspection and control for operators.
+//! Queue inspection and control for admins.
 
 use std::sync::Arc;
 
@@ -115,7 +115,8 @@ impl Service {
         Ok(())
     }
 
-    /// Stores who paused a queue, or removes that. A failure changes nothing about the pause: `why` then lacks the name.
+    /// Stores who paused a queue, or removes that record. A failure does not affect the pause itself: `why` then just
+    /// lacks the name.
     async fn record_pause(&self, caller: MayAdminister<'_>, command: &str, paused: bool) {
         let (tenant, kind) = (caller.tenant.clone(), RecordKind::QueuePause);
         let name = Arc::from(&*queue_name(command));

@@ -24,7 +24,7 @@ pub const INTERVAL_SECONDS_DEFAULT: u32 = 5;
 pub const INTERVAL_SECONDS_MAX: u32 = 3_600;
 
 const KIND: RecordKind = RecordKind::Subscription;
-/// How often to retry a renewal that conflicts with another.
+/// How many times to try a renewal that conflicts with another change.
 const TRIES: usize = 4;
 
 /// A subscription as a worker requests it. Empty strings count as absent.

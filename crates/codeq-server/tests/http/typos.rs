@@ -181,3 +181,22 @@ async fn a_queue_that_is_known_needs_no_hint() {
     let hint = r"queue 'm\u{e4}ils' has no tasks";
     assert_eq!(far.header("x-codeq-hint"), Some(hint));
 }
+
+#[tokio::test]
+async fn a_query_parameter_is_given_once_and_has_a_name() {
+    let h = Harness::start().await;
+    for (query, told) in [
+        ("limit=1&limit=2", "'limit' is given more than once"),
+        ("limit=1&command=a&limit=1", "'limit' is given more than once"),
+        ("=5", "unknown query parameter ''"),
+    ] {
+        let reply = h.get(ADMIN, &format!("tasks?{query}")).await.expect(400);
+        assert!(reply.text().contains(told), "{query}: {}", reply.text());
+    }
+    h.get(ADMIN, "tasks?limit=1&&command=a&").await.expect(200);
+    let stream = h.request(reqwest::Method::GET, ADMIN, "events");
+    let refused =
+        stream.header("last-event-id", reqwest::header::HeaderValue::from_bytes(b"\xe4").unwrap());
+    let refused = send(refused).await;
+    assert_eq!((refused.status, refused.json()["code"].as_str()), (400, Some("invalid_event_id")));
+}

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use codeq_core::callback::name_hash;
+use codeq_core::callback_retry::name_hash;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use codeq_core::callback::name_hash;
+use codeq_core::callback_retry::name_hash;
 use tokio::time::Instant;
 
 use crate::dispatcher::{Dispatcher, Limits, Outcome, Receiver};

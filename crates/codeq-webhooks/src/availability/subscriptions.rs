@@ -54,7 +54,7 @@ pub struct SubscriptionSpec {
     pub owner: Arc<str>,
     /// Where notifications go.
     pub callback_url: Arc<str>,
-    /// The commands, as the worker spells them; none means all.
+    /// The commands, as the worker spells them; `None` means all.
     pub event_types: Option<Vec<Arc<str>>>,
     /// Which of several subscriptions get a notification.
     pub mode: Mode,

@@ -1,7 +1,7 @@
 //! One attempt to deliver a callback: read it, post it, record how it went.
 //!
 //! Nothing is retried here. [`Command::Callback`] records the outcome, and the rules decide whether and when the callback
-//! is due again (`codeq_core::callback`).
+//! is due again (`codeq_core::callback_retry`).
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ const RECORD_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A callback whose task and result are larger than this waits for one of [`LARGE_AT_ONCE`] permits: hundreds of calls
 /// run at once, and each holds the result twice.
 const LARGE_BYTES: usize = 2 << 20;
-/// Maximum number of large callbacks at once. By default that is more than go to one host, so that one host that hangs
-/// does not delay the others.
+/// Maximum number of large callbacks at once. This is more than the default limit of calls to one host, so that one
+/// host that hangs does not delay the others.
 const LARGE_AT_ONCE: usize = 24;
 
 pub(super) struct Sender {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use codeq_core::callback::receiver_of;
+use codeq_core::callback_retry::receiver_of;
 use codeq_webhooks::policy::{AddressPolicy, Destination};
 use proptest::prelude::*;
 use proptest::string::string_regex;

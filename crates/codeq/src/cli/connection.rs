@@ -60,7 +60,7 @@ struct Target {
 }
 
 impl Connection {
-    /// These options, and those given before the noun where these say nothing.
+    /// These options; where one is not given, the one before the noun applies.
     #[must_use]
     pub fn over(self, top: &Connection) -> Connection {
         let or = |own: Option<String>, top: &Option<String>| own.or_else(|| top.clone());

@@ -72,7 +72,7 @@ impl Profiles {
             let what = format!("cannot write {}: {error}", path.display());
             Failure::error(what, "check who owns the directory, or set XDG_CONFIG_HOME")
         };
-        // The directory, not the file: that is replaced. The lock ends with this function.
+        // Locks the directory, because the file itself is replaced. The lock ends with this function.
         let _lock = locked(dir).map_err(failed)?;
         let mut profiles = Profiles::load()?;
         let changed = change(&mut profiles)?;
@@ -80,7 +80,7 @@ impl Profiles {
         Ok(changed)
     }
 
-    /// Replaces the file. Only its owner can read it, also while it is written.
+    /// Replaces the file. Only its owner can read it, even while it is being written.
     fn write(&self, path: &Path, dir: &Path) -> std::io::Result<()> {
         let mut file = tempfile::NamedTempFile::new_in(dir)?;
         file.as_file().set_permissions(fs::Permissions::from_mode(0o600))?;

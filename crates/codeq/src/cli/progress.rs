@@ -28,7 +28,7 @@ impl Progress {
         Progress { what: what.into(), started: Instant::now(), drawn: None, terminal }
     }
 
-    /// So much is done, of so much in total if that is known.
+    /// Shows that `done` is done, of `total` if that is known.
     pub fn at(&mut self, done: u64, total: Option<u64>) {
         self.show(|what, elapsed| line(what, done, total, elapsed));
     }
@@ -143,7 +143,7 @@ fn whole(duration: Duration) -> Duration {
     Duration::from_secs(duration.as_secs())
 }
 
-/// A number with its thousands apart.
+/// A number with thousands separators.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

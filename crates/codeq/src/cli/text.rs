@@ -100,7 +100,10 @@ pub fn input(value: &str) -> Done<Vec<u8>> {
     let read = |from: &mut dyn Read, name: &str| {
         let mut bytes = Vec::new();
         let failed = |error: std::io::Error| {
-            Failure::usage(format!("cannot read {name}: {error}"), "check the path and its rights")
+            Failure::usage(
+                format!("cannot read {name}: {error}"),
+                "check the path and its permissions",
+            )
         };
         from.take(INPUT_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
         if bytes.len() as u64 > INPUT_MAX {

@@ -18,7 +18,7 @@ pub fn to_yaml(value: &impl Serialize) -> Result<String, serde_json::Error> {
 struct Yaml {
     /// Indentation of each open list or mapping, and whether it is still empty.
     open: Vec<(usize, bool)>,
-    /// The cursor is behind a key. Otherwise a block may begin on this line.
+    /// The last thing written is a key. Otherwise a block may begin on this line.
     after_key: bool,
     /// The string being written: plain, and with JSON's escapes.
     plain: String,

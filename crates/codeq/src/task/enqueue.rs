@@ -23,7 +23,7 @@ pub struct Args {
     /// The queue: the kind of work.
     #[arg(required_unless_present = "event", conflicts_with = "event")]
     queue: Option<String>,
-    /// The queue, as codeQ's command line spells it.
+    /// The queue, under the name that the original codeQ's command line gives this option.
     #[arg(long, value_name = "QUEUE", hide = true)]
     event: Option<String>,
     /// The payload: JSON, @FILE, or - for stdin.

@@ -64,7 +64,7 @@ pub struct Run {
     /// The queues to work on.
     #[arg(value_name = "QUEUE", required_unless_present = "events")]
     queues: Vec<String>,
-    /// The queues, as codeQ's command line spells them.
+    /// The queues, under the name that the original codeQ's command line gives this option.
     #[arg(long, value_name = "QUEUE,…", value_delimiter = ',', hide = true)]
     events: Vec<String>,
     /// Programs that run at once.

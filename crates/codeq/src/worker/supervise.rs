@@ -34,7 +34,7 @@ pub struct Args {
 /// the kernel watches the thread.
 pub fn command(program: &[OsString]) -> Command {
     use std::os::unix::process::CommandExt;
-    // Also after an upgrade has replaced the file.
+    // This works even after an upgrade has replaced the file.
     let mut command = Command::new("/proc/self/exe");
     command.arg0("codeq").args(["supervise", "--worker", &std::process::id().to_string(), "--"]);
     command.args(program);

@@ -110,7 +110,7 @@ fn check_static(token: &StaticToken, path: &str, problems: &mut Vec<Problem>) {
         (None, None) => problem("", "needs token or tokenSha256"),
         (Some(_), Some(_)) => problem("", "has token and tokenSha256: one of them is enough"),
         (Some(token), None) if !is_bearer(token) => {
-            problem(".token", "must be 1 to 4096 visible ASCII letters without spaces");
+            problem(".token", "must be 1 to 4096 visible ASCII characters without spaces");
         }
         (None, Some(hash)) if !is_sha256(hash) => {
             problem(".tokenSha256", "must be 64 hex digits: printf %s TOKEN | sha256sum");

@@ -67,7 +67,7 @@ impl Config {
         note(
             self.retention.dead_letter_seconds < self.retention_seconds,
             "retention.deadLetterSeconds is shorter than retentionSeconds: dead letters are removed before \
-             tasks that ended well",
+             other finished tasks",
         );
         note(self.metrics.public, "metrics.public is on: /metrics answers everybody");
         note(

@@ -40,7 +40,7 @@ pub(super) fn check(webhooks: &WebhookConfig, problems: &mut Vec<Problem>) {
         if check_tenant(&entry.tenant).is_err() {
             problems.push(Problem::of(format!("{path}.tenant"), "expected the name of a tenant"));
         } else if !tenants.insert(&entry.tenant) {
-            problems.push(Problem::of(path.clone(), "a tenant has one entry"));
+            problems.push(Problem::of(path.clone(), "the tenant has another entry"));
         }
         if entry.secret.is_none() {
             problems.push(Problem::of(format!("{path}.secret"), "missing"));

@@ -63,10 +63,10 @@ fn errors_name_the_position_and_the_remedy() {
             "metrics: {public: yes}\n",
             "codeq.yaml:1:19: metrics.public: found 'yes', expected true or false",
         ),
-        ("timezone: [UTC]\n", "codeq.yaml:1:11: timezone: found a list, expected a text"),
+        ("timezone: [UTC]\n", "codeq.yaml:1:11: timezone: found a list, expected a string"),
         (
             "logLevel: true\n",
-            "codeq.yaml:1:11: logLevel: found true, expected a text: put it into quotes",
+            "codeq.yaml:1:11: logLevel: found true, expected a string: put it in quotes",
         ),
         (
             "httpAddr: ':8080'\n",
@@ -102,9 +102,9 @@ fn errors_name_the_position_and_the_remedy() {
         ),
         (
             "shards: 1\n---\nshards: 2\n",
-            "codeq.yaml:3:1: a second document begins here; one is allowed",
+            "codeq.yaml:3:1: a second document begins here; only one is allowed",
         ),
-        ("? [a]\n: 1\n", "codeq.yaml:1:3: a key must be a text"),
+        ("? [a]\n: 1\n", "codeq.yaml:1:3: a key must be a string"),
         ("- shards\n", "codeq.yaml:1:1: found a list, expected a mapping with dataDir, httpAddr"),
     ] {
         let lines = Fixture::new(yaml).complaints(&[]);

@@ -93,7 +93,7 @@ fn webhook_secrets_must_be_strong_and_unique() {
     );
     for (entries, key) in [
         (&[("", Some(good), None)][..], "webhooks.secrets[0].tenant: "),
-        (&[("a", Some(good), None), ("a", Some(good), None)], "webhooks.secrets[1]: a tenant"),
+        (&[("a", Some(good), None), ("a", Some(good), None)], "webhooks.secrets[1]: the tenant"),
         (&[("a", None, None)], "webhooks.secrets[0].secret: missing"),
         (&[("a", Some("short"), None)], "webhooks.secrets[0].secret: expected"),
         (&[("a", Some(good), Some("whsec_%"))], "webhooks.secrets[0].previous: expected"),

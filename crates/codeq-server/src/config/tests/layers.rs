@@ -235,7 +235,7 @@ fn variables_that_are_wrong_are_named() {
         (
             "CODEQ_WORKER_AUTH_JWT",
             "nonsense",
-            "CODEQ_WORKER_AUTH_JWT: workerAuth.jwt: found a text, expected a list",
+            "CODEQ_WORKER_AUTH_JWT: workerAuth.jwt: found a string, expected a list",
         ),
         (
             "CODEQ_WORKER_AUTH_JWT",

@@ -67,7 +67,7 @@ fn problems_do_not_quote_possible_secrets() {
     }
     let number = "workerAuth: {staticTokens: [{token: 12345678, subject: s, tenant: t}]}";
     let said = Fixture::new(number).complaints(&[]).join("\n");
-    assert!(said.contains("put it into quotes") && !said.contains("12345678"), "{said}");
+    assert!(said.contains("put it in quotes") && !said.contains("12345678"), "{said}");
 }
 
 #[test]

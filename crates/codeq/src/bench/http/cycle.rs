@@ -56,7 +56,8 @@ pub async fn run(load: &Load<'_>) -> anyhow::Result<Row> {
     }
     let latencies = clients.latencies().await?;
     let mut row = load.row("cycle", done.get(), start.elapsed(), &latencies, cpu);
-    row.note = format!("latency of {SUBMIT} tasks, claimed by {CLAIM} and submitted at once");
+    row.note =
+        format!("latency of {SUBMIT} tasks, claimed {CLAIM} at a time and submitted together");
     Ok(row)
 }
 

@@ -138,7 +138,7 @@ pub struct Args {
 fn seconds(text: &str) -> Result<f64, String> {
     const DAY: f64 = 86_400.0;
     let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    (0.0..=DAY).contains(&seconds).then_some(seconds).ok_or(format!("not within 0 and {DAY}"))
+    (0.0..=DAY).contains(&seconds).then_some(seconds).ok_or(format!("not between 0 and {DAY}"))
 }
 
 /// All runs, as JSON.

@@ -39,12 +39,12 @@ impl Producer {
         let mut incoming = answer?.into_inner();
         match greeting(&mut incoming, "producer").await?.event {
             Some(Heard::HelloAck(_)) => Ok((producer, incoming)),
-            other => anyhow::bail!("the producer stream answered the hello by {other:?}"),
+            other => anyhow::bail!("the producer stream answered the hello with {other:?}"),
         }
     }
 
     fn say(&self, event: Say) {
-        // A stream that is gone reports it by its answers.
+        // That a stream is gone shows when its answers end.
         let _ = self.out.send(ProducerEvent { event: Some(event) });
     }
 

@@ -69,12 +69,12 @@ impl Worker {
                 worker.give();
                 Ok((worker, incoming))
             }
-            other => anyhow::bail!("the worker stream answered the hello by {other:?}"),
+            other => anyhow::bail!("the worker stream answered the hello with {other:?}"),
         }
     }
 
     fn say(&self, event: Say) {
-        // A stream that is gone reports it by its answers.
+        // That a stream is gone shows when its answers end.
         let _ = self.out.send(WorkerEvent { event: Some(event) });
     }
 
