@@ -3,6 +3,7 @@
 The server gets the environment of the compose file. The rules are a copy with short times.
 """
 
+import concurrent.futures
 import contextlib
 import http.server
 import json
@@ -13,7 +14,9 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
+import time
 import urllib.parse
 import urllib.request
 
@@ -237,6 +240,101 @@ def check_numbers(client):
     say("Prometheus and the API agree on the depth of queues")
 
 
+class Watch:
+    """The API's numbers of a queue, as often as it answers. Each of them must only grow."""
+
+    def __init__(self, client, command):
+        self.client, self.command, self.seen, self.over = client, command, [], False
+
+    def run(self):
+        while not self.over:
+            began = time.time()
+            status, queue = self.client.call("GET", f"/v1/codeq/admin/queues/{self.command}")
+            assert status == 200, queue
+            self.seen.append((began, time.time(), queue))
+
+    def check(self, field, value, began, ended):
+        """A value that was read between two moments is between the API's answers before and after them."""
+        before = [queue[field] for _, answered, queue in self.seen if answered <= began]
+        after = [queue[field] for asked, _, queue in self.seen if asked >= ended]
+        assert before and after and before[-1] <= value <= after[0], (field, value, before[-1:], after[:1])
+        return before[-1] < after[0]
+
+
+def top(binary, url):
+    """The rows of `codeq top` on a wide terminal."""
+    master, slave = os.openpty()
+    termios.tcsetwinsize(slave, (50, 200))
+    run_top = subprocess.Popen([binary, "top", "--once"], stdin=subprocess.DEVNULL, stdout=slave,
+                               env={"CODEQ_URL": url, "CODEQ_TOKEN": TOKEN, "HOME": "/nonexistent"})
+    os.close(slave)
+    text = b""
+    with contextlib.suppress(OSError), open(master, "rb", buffering=0) as terminal:
+        while piece := terminal.read(4096):
+            text += piece
+    assert run_top.wait() == 0, text
+    return [line.split() for line in text.decode().splitlines()]
+
+
+def check_numbers_under_load(client, binary):
+    """`top` and Prometheus show what the API shows while tasks are enqueued, claimed and finished."""
+    def enqueue():
+        tasks = [{"command": "busy", "payload": {}}] * 20
+        status, said = client.call("POST", "/v1/codeq/tasks/batch", {"tasks": tasks})
+        assert status == 200, said
+
+    def claim():
+        body = {"commands": ["busy"], "workerId": "w-1", "count": 10, "leaseSeconds": 600}
+        status, said = client.call("POST", "/v1/codeq/tasks/claim/batch", body, worker=True)
+        assert status == 200, said
+        return said["tasks"]
+
+    def finish():
+        results = [{"taskId": task["id"], "status": "COMPLETED", "fence": task["fence"]} for task in claim()]
+        status, said = client.call("POST", "/v1/codeq/tasks/batch/results", {"workerId": "w-1", "results": results},
+                                   worker=True)
+        assert status == 200, said
+
+    # Each load lets one number grow; the title of its column, and its query.
+    loads = [(enqueue, "ready", "READY", 'codeq_queue_depth{command="busy",queue="ready"}'),
+             (claim, "inProgress", "RUNNING", 'codeq_queue_depth{command="busy",queue="in_progress"}'),
+             (finish, "completed", "DONE", 'sum(codeq_task_completed_total{command="busy",status="COMPLETED"})')]
+    for load, field, title, query in loads:
+        watch = Watch(client, "busy")
+        client.enqueue("busy")
+        shown, sampled = [], {}
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            watching = pool.submit(watch.run)
+            end = time.monotonic() + 8
+            loading = pool.submit(lambda: [load() for _ in iter(lambda: time.monotonic() < end, False)])
+            try:
+                until("the first answer", lambda: watch.seen)
+                while not loading.done():
+                    began = time.time()
+                    rows = top(binary, client.base)
+                    titles = next(row for row in rows if row[:1] == ["QUEUE"])
+                    busy = next(row for row in rows if row[:1] == ["busy"])
+                    shown.append((int(busy[titles.index(title)]), began, time.time()))
+                    for found in ask("query", query=f"timestamp({query.removeprefix('sum(').removesuffix(')')})")["result"]:
+                        scraped = float(found["value"][1])
+                        value = ask("query", query=query, time=scraped)["result"][0]["value"][1]
+                        sampled[scraped] = int(value)
+                loading.result()
+                # An answer that began after the last scrape.
+                last = time.time() + 1
+                until("the last answer", lambda: watch.seen[-1][0] > last)
+            finally:
+                watch.over = True
+            watching.result()
+        moved = sum(watch.check(field, *view) for view in shown)
+        first = watch.seen[0][1]
+        scrapes = {at: value for at, value in sampled.items() if at > first}
+        moved_scrapes = sum(watch.check(field, value, at, at + 1) for at, value in scrapes.items())
+        assert moved > 5 and moved_scrapes > 2, (len(shown), moved, len(scrapes), moved_scrapes)
+        say(f"{field} up to {watch.seen[-1][2][field]}: {len(shown)} views of `top` and {len(scrapes)} scrapes fit the "
+            f"API's {len(watch.seen)} answers, {moved} and {moved_scrapes} of them while it grew")
+
+
 def main(binary):
     # Before the network is gone.
     validate = validators() / "check-jsonschema"
@@ -273,6 +371,7 @@ def main(binary):
         disk_alerts(alerts, client, server, disk)
         check_dashboard()
         check_numbers(client)
+        check_numbers_under_load(client, binary)
         assert not alerts.missing, f"not seen: {alerts.missing}"
         os.kill(server.child.pid, signal.SIGTERM)
         assert server.child.wait(timeout=60) == 0, server.text()

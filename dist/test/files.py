@@ -45,10 +45,12 @@ def main(packages):
         for file in ("README.md", "CHANGELOG.md", "LICENSE", "THIRD-PARTY-LICENSES.txt", "examples/codeq.service",
                      "examples/codeq.yaml", "examples/codeq.default.yaml", "examples/prometheus/alerts.yml"):
             assert (tree / "share/doc/codeq" / file).stat().st_size, file
-        # README's commands work next to it: the pages and the example workers are there.
-        readme = (tree / "share/doc/codeq/README.md").read_text()
-        pages = set(re.findall(r"\]\((docs/[^)#]+)", readme)) | {"docs/examples/worker.py"}
-        missing = [page for page in pages if not (tree / "share/doc/codeq" / page).is_file()]
+        # README's commands work next to it: the example workers are there, and so is whatever a page links to.
+        doc = tree / "share/doc/codeq"
+        assert (doc / "docs/examples/worker.py").is_file()
+        missing = [f"{page.relative_to(doc)}: {link}" for page in doc.rglob("*.md")
+                   for link in re.findall(r"\]\((?![a-z]+:|#)([^)#\s\[*]+)[)#]", page.read_text())
+                   if not (page.parent / link).exists()]
         assert not missing, missing
         shell_worker = run(tree / "share/doc/codeq/docs/examples/resize.sh", check=False)
         assert shell_worker.returncode == 75 and "no such image" in shell_worker.stdout, shell_worker
