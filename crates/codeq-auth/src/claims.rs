@@ -108,8 +108,8 @@ impl Claims {
         date(self.exp.0.as_ref().ok_or("exp is missing")?).ok_or("exp is not a date")
     }
 
-    /// `sub`, or for a producer without one, which many providers issue to services, the client id
-    /// or the tenant. A worker needs its own `sub`, because it holds leases.
+    /// `sub`. Many providers issue tokens without one to services: for such a producer token, the client id or else the
+    /// tenant. A worker needs its own `sub`, because it holds leases.
     fn subject<'a>(&'a self, kind: Kind, tenant: Option<&'a str>) -> Result<&'a str, &'static str> {
         let client =
             self.client_id.0.as_ref().or(self.azp.0.as_ref()).filter(|_| kind != Kind::Worker);

@@ -1,7 +1,7 @@
 //! Why a token was refused. The log gets every detail; a client learns no more than its own
 //! identity provider could tell it.
 
-/// The kind of failure, ordered from the first check to the last.
+/// The kind of failure, ordered from the least specific to the most specific.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     /// The request has no token.
@@ -92,7 +92,7 @@ impl Refusal {
         }
     }
 
-    /// Of two validators' refusals, prefers a verified one, then the one from the later check.
+    /// Of two validators' refusals, prefers a verified one, then the more specific one.
     pub fn or(self, other: Refusal) -> Refusal {
         let rank = |refusal: &Refusal| (refusal.verified, refusal.reason);
         if rank(&other) >= rank(&self) { other } else { self }

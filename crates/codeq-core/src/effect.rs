@@ -22,7 +22,7 @@ pub enum Effect {
         /// The queue that has work.
         queue: QueueId,
     },
-    /// A task changed its place.
+    /// A task made a transition.
     Moved(Transition),
     /// A result callback has to be delivered.
     CallbackDue {
@@ -49,7 +49,7 @@ pub enum Effect {
     },
 }
 
-/// A task's transition from one place to another.
+/// A task's transition. The two places may be the same, for example when cancellation of a running task is requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transition {
     /// The number of this transition in its shard. It is never reused and survives restarts.

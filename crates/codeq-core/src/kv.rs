@@ -21,7 +21,7 @@ pub enum Table {
     Task = 1,
     /// (queue, priority, order) → task number, for tasks that can be claimed.
     Pending = 2,
-    /// (queue, state, task number) → nothing: lists of tasks by command and status, and of callbacks.
+    /// (queue, list, task number) → nothing: lists of tasks by command and status, and of callbacks.
     Index = 3,
     /// (kind, deadline, number) → what that kind of timer needs; see [`TimerKind`](crate::keys::TimerKind).
     Timer = 4,

@@ -106,7 +106,7 @@ pub enum Rejection {
         /// What was wrong with it.
         reason: Box<Rejection>,
     },
-    /// No such task in this tenant.
+    /// The tenant has no such task, queue, topic or record.
     #[error("not-found")]
     NotFound,
     /// The task is not leased, or no longer.

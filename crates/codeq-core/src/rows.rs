@@ -237,7 +237,7 @@ impl fmt::Debug for RecordRow {
 /// The shard's counters and settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MetaRow {
-    /// The next task number or order number.
+    /// The next number of a task, an order or a record.
     pub next_seq: Seq,
     /// The next queue number.
     pub next_queue: QueueId,
@@ -252,7 +252,7 @@ pub struct MetaRow {
 }
 
 impl Counts {
-    /// Claimable tasks of all priorities.
+    /// Pending tasks of all priorities, including those of a paused queue.
     pub fn ready(&self) -> u64 {
         self.pending.iter().sum()
     }

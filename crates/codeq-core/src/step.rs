@@ -58,7 +58,7 @@ impl<'a> Cause<'a> {
 }
 
 impl<K: Kv> Step<'_, K> {
-    /// The next number, for a task or for its order.
+    /// The next number, for a task, for its order or for a record.
     pub fn take_seq(&mut self) -> Seq {
         let seq = self.state.meta.next_seq;
         self.state.meta.next_seq = seq.next();
@@ -174,8 +174,8 @@ impl<K: Kv> Step<'_, K> {
         self.reindex_head(row.queue)
     }
 
-    /// Moves a task and saves its row. `change` sets place, lease, finish and visible time, which must be those of the
-    /// old place until then.
+    /// Moves a task and saves its row. `change` sets place, priority, lease, finish, visible time and `run_at`. Until
+    /// it is called, they must still be those of the old place.
     pub fn relocate(
         &mut self,
         seq: Seq,

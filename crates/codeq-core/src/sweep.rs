@@ -1,5 +1,5 @@
-//! Sweep: everything that time triggers. Leases expire, delayed tasks come due, finished tasks and old records are
-//! removed, and tasks are delayed again if the wall clock was set back before their `runAt`.
+//! Sweep: everything that time triggers. Leases expire (by the rule in `lease`), delayed tasks come due, finished tasks
+//! and old records are removed, and tasks are delayed again if the wall clock was set back before their `runAt`.
 
 use std::collections::BTreeSet;
 

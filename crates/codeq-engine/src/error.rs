@@ -76,8 +76,8 @@ pub enum OpenError {
     /// Another process has it open.
     #[error("{} is in use by another process: stop it first, or use another directory", .0.display())]
     InUse(PathBuf),
-    /// It is not a codeQ data directory.
-    #[error("{} is not a codeQ data directory: {reason}", dir.display())]
+    /// It is not a codeQ data directory, or not one that can be used here.
+    #[error("{} is not a codeQ data directory that can be used here: {reason}", dir.display())]
     Foreign {
         /// The directory.
         dir: PathBuf,

@@ -26,7 +26,7 @@ pub const BATCH_BYTES_MAX: usize = 1 << 20;
 pub const BATCH_MAX: usize = 256;
 /// Nothing is added to a group of this size before the log has taken it.
 pub const GROUP_BYTES_MAX: usize = 1 << 20;
-/// Once a group has this many commands, nothing more is added to it.
+/// Once a group has this many requests, nothing more is added to it.
 pub const GROUP_MAX: usize = 4_096;
 /// Maximum number of claims that wait in a shard for a task, and of clients that wait there for a result.
 pub const WAITERS_MAX: usize = 100_000;

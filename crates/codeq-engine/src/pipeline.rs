@@ -230,8 +230,8 @@ impl Pipeline {
         wait.blocking_recv().map_err(|_| self.status.error())
     }
 
-    /// Notes that a shard's store is complete up to a frame. Purges older frames, except those since the previous
-    /// checkpoint.
+    /// Notes that a shard's store is complete up to a frame. Frames that every shard's previous checkpoint includes are
+    /// purged; newer ones stay.
     pub fn checkpointed(&self, shard: ShardId, position: FrameIndex) {
         // After a failure nothing is purged.
         let _ = self.tell(|state| {

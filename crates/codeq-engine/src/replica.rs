@@ -33,8 +33,8 @@ use crate::scrub::Scrub;
 use crate::shard::Shard;
 use crate::status::{ShardOutput, Status};
 
-/// Number of entries whose digests are kept, to be compared with those of a leader. A leader's are at most as old as
-/// the entries that it has in flight.
+/// Number of entries whose digests are kept, to be compared with those that a leader sends with an entry. They are of
+/// the entry that it applied last, so only its entries in flight lie in between.
 const DIGESTS_KEPT: usize = 1_024;
 
 /// Reports a finished checkpoint to the caller that waits for it.

@@ -14,7 +14,7 @@ use crate::error::EngineError;
 pub enum Route {
     /// To one shard.
     One(ShardId),
-    /// To every shard, one after the other.
+    /// To more than one; `dispatch` decides how, or refuses it.
     All,
 }
 

@@ -157,7 +157,8 @@ pub enum LogError {
 }
 
 impl LogError {
-    /// The shortage that caused the error, if the operation can be repeated later without loss.
+    /// The shortage that caused the error, if one did. A [`PrepareJob`](crate::PrepareJob) can then be repeated later
+    /// without loss; a failed append or sync has poisoned the log all the same.
     pub fn shortage(&self) -> Option<Shortage> {
         match self {
             LogError::Io { source, .. } => Shortage::of(source),

@@ -5,7 +5,7 @@
 //! accept ─> connection: TLS handshake ─> h1 or h2 ─> hyper ─> router
 //!              socket   blocked writes                  activity  requests in flight, idle time
 //!              wire     strict h1 framing               stream    h2 responses the client does not read
-//!              write_timeout   for both, shorter once the server stops
+//!              write_timeout   for socket and stream, shorter once the server stops
 //! ```
 //!
 //! Every wait on a client has a limit. A request in flight has no limit of its own, on purpose: it
@@ -47,7 +47,8 @@ pub struct NetLimits {
     /// Time limit for a request head, and for the TLS handshake.
     pub header_timeout: Duration,
     /// Closes a connection that has had no request for this long. A client that reads nothing of its
-    /// response for this long is disconnected too, after 30 seconds at most.
+    /// response for this long, 30 seconds at most, is disconnected too. If the socket still takes
+    /// bytes, as it can over HTTP/2, only the stream is reset.
     pub idle_timeout: Duration,
     /// Hosts that requests may name.
     pub hosts: Hosts,

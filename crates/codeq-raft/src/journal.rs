@@ -61,7 +61,8 @@ pub(crate) struct Journal {
     cut: Option<LogId>,
     /// openraft has purged up to here.
     purged: Option<LogId>,
-    /// openraft has purged up to here, but the log ends before: a snapshot that reaches this far is being installed.
+    /// openraft has purged up to here, but the log ends before or has another entry there: a snapshot that reaches this
+    /// far is being installed.
     held: Option<LogId>,
     /// openraft has committed up to here.
     committed: Option<LogId>,

@@ -438,7 +438,11 @@ impl<'a> Input<'a> {
 
     fn membership(&mut self) -> Result<Membership<NodeId, Member>, RecordError> {
         let bounded = |found: usize, max: usize| {
-            if found <= max { Ok(found) } else { Err(RecordError::Invalid("too many members")) }
+            if found <= max {
+                Ok(found)
+            } else {
+                Err(RecordError::Invalid("a membership that is too large"))
+            }
         };
         let before = self.0.len();
         let mut configs = Vec::new();

@@ -4,9 +4,10 @@
 //! together with its own monotonic clock. A new leader asks a majority what they noted and continues from there: never
 //! backwards, never early, late by milliseconds.
 //!
-//! A note counts only if the last entry was stamped neither by a later leader nor by the same leader at a later moment:
-//! the later leader's time may have been behind, and what it stamped must not end early either. For the same reason,
-//! the time of a leader that was deposed without noticing does not count. If no note counts, because those who had it
+//! A note counts only if it is no older than the stamp of the last entry: from a later leader, or from the same leader
+//! and not of an earlier moment. An earlier leader's time may be ahead of the time that its successor continued from,
+//! and what the successor stamped must not end early either. For the same reason, the time of a leader that was deposed
+//! without noticing does not count. If no note counts, because those who had it
 //! restarted, time continues from the last entry, as it does on a single machine that was rebooted: deadlines are late,
 //! but never early. Wall clocks count only in a new cluster.
 

@@ -52,8 +52,8 @@ pub struct Proposal {
     pub digests: Option<Digests>,
 }
 
-/// Identifies a proposal. One term can have several leaders, and a node that restarts can lead again in the same term,
-/// so neither the term nor the node is enough.
+/// Identifies a proposal. One term can have several leaders, so the term alone is not enough. A node that restarts
+/// counts its proposals from 1 again: the incarnation tells them from those before the restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Origin {
     /// The term in which it was proposed.

@@ -24,8 +24,8 @@ use crate::{Options, Owner};
 /// [`Store::freeze`] returns a job, the job writes the rows to the file, and [`Store::flushed`] releases them. Reads
 /// see every write at once, before, during and after a checkpoint.
 ///
-/// A scan visits the tombstones of all rows deleted in its range since the last two checkpoints. Code that repeatedly
-/// takes rows from the head of a range should remember where the head is.
+/// A scan visits the tombstones of all rows deleted in its range that no finished checkpoint has removed from the file
+/// yet. Code that repeatedly takes rows from the head of a range should remember where the head is.
 pub struct Store {
     disk: SharedDisk,
     options: Options,

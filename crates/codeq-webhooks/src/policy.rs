@@ -32,8 +32,8 @@ const CLOSED_V4: [Ipv4Net; 16] = [
     v4([240, 0, 0, 0], 4),      // reserved, broadcast
 ];
 
-/// All of IPv6 that is assigned. Outside of it are loopback, link-local, private and multicast addresses, translations
-/// of IPv4, and what is not assigned yet.
+/// All of IPv6 that is assigned for global unicast. Outside of it are loopback, link-local, private and multicast
+/// addresses, translations of IPv4, and what is not assigned yet.
 const UNICAST_V6: Ipv6Net = v6([0x2000, 0, 0], 3);
 
 /// The networks of [`UNICAST_V6`] that are not public.

@@ -30,7 +30,7 @@ pub enum WebhookOutcome {
 
 /// Counts and traces webhooks. The server's metrics implement it.
 pub trait Report: Send + Sync {
-    /// Counts a webhook of a queue (tenant and name), if the queue is known.
+    /// Counts a webhook, for its queue (tenant and name) if that is known.
     fn count(&self, kind: WebhookKind, outcome: WebhookOutcome, queue: Option<(&Arc<str>, &str)>);
 
     /// Starts the span of one call that carries a task's result.

@@ -156,7 +156,8 @@ enum Tool {
     Completion(completion::Args),
 }
 
-/// The command line. At the top, the options of a connection are for the client commands only.
+/// The command line. Connection options before the command are not passed down to every command: only those that talk
+/// to a server take them.
 fn command_line() -> clap::Command {
     Cli::command().mut_args(|arg| arg.global(false))
 }

@@ -236,7 +236,13 @@ impl Show for Topic {
             ("Max consumers", consumers),
             ("Max run time", max_run),
             ("Retention", or_default(policy.retention_seconds)),
-            ("Dead letters kept", or_default(policy.dead_letter_retention_seconds)),
+            (
+                "Dead letters kept",
+                or_default(match policy.dead_letter_retention_seconds {
+                    0 => policy.retention_seconds,
+                    own => own,
+                }),
+            ),
             ("Dead-letter queue", cell(policy.dead_letter_topic_ref.as_ref())),
             ("Priority tiers", tiers.collect::<Vec<_>>().join(", ")),
             ("Updated", self.updated_at.clone()),

@@ -69,7 +69,7 @@ fn restore(backup: &Path, dir: &Path) -> Done {
         .map_err(|error| {
             let left = incomplete::refusal(&RealDisk, dir);
             let hint = match (&error, left) {
-                // It was there before.
+                // An unfinished directory was there before this restore.
                 (OpenError::Unfinished { .. }, _) => "neither directory was changed".to_owned(),
                 (_, Ok(Some(OpenError::Unfinished { .. }))) => {
                     format!("what was copied could not be removed: delete {}", dir.display())

@@ -101,7 +101,7 @@ pub struct Mint {
 struct Inspected {
     header: Map<String, Value>,
     claims: Map<String, Value>,
-    /// `valid`, `expired` or `not valid yet`, by this machine's clock.
+    /// Such as `valid for 59m00s` or `expired 2h05m ago`, by this machine's clock.
     state: String,
 }
 

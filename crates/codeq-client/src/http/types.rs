@@ -310,8 +310,8 @@ pub(crate) struct QueueList {
     pub(crate) items: Vec<Queue>,
 }
 
-/// Selects the tasks of a purge, cleanup or replay: all conditions that are set must hold. By default all tasks, up
-/// to a thousand per call. Try it with `dry_run` first.
+/// Selects the tasks of a purge, cancellation, cleanup or replay: all conditions that are set must hold. By default all
+/// tasks (of a cleanup: those whose retention has ended), up to a thousand per call. Try it with `dry_run` first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BulkOptions {
@@ -549,7 +549,7 @@ pub struct Topic {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct CleanedUp {
-    /// The time that was used.
+    /// Tasks that finished before this time, or had expired by it, were removed: the given time, or that of the call.
     pub before: String,
     /// Number of tasks removed.
     pub deleted: u64,

@@ -82,7 +82,7 @@ pub struct NewSecret {
     pub secret: String,
     /// When it was created.
     pub created_at: String,
-    /// How long calls are signed with the previous secret as well.
+    /// Until when calls are signed with the previous secret as well (RFC 3339).
     pub previous_expires_at: Option<String>,
 }
 

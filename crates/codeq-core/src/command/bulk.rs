@@ -65,13 +65,13 @@ pub struct BulkFilter {
     pub worker: Option<Arc<str>>,
 }
 
-/// Where a bulk operation continues.
+/// Where a bulk operation, or a list of callbacks, continues.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BulkFrom {
-    /// For a cleanup: the queue; `None` means the first one.
+    /// For a cleanup or callbacks: the queue; `None` means the first one.
     pub queue: Option<Arc<str>>,
     /// For a cleanup: which of the queue's lists of finished tasks. For a cancellation: 1 once it visits the running
-    /// tasks.
+    /// tasks. For callbacks: 0 for the pending and 1 for the failed ones.
     pub list: u8,
     /// Only tasks of the list with a higher number.
     pub after: Seq,

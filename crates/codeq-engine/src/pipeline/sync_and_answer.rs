@@ -214,8 +214,8 @@ impl Committer {
             if group.is_empty() {
                 continue;
             }
-            // A group of claims that only timed out has the number of an older batch, and after a failure the number
-            // is the maximum: it must never go down.
+            // What is durable never goes down: a group of claims that only timed out has the number of an older batch,
+            // and a failure has set this to the maximum.
             output.durable.send_if_modified(|reached| {
                 let higher = group.batch > *reached;
                 *reached = (*reached).max(group.batch);

@@ -1,8 +1,8 @@
 //! Reloads the configuration while the server runs.
 //!
-//! A reload is all or nothing: a configuration that cannot be read, or that conflicts with settings
-//! only a restart can change, changes nothing. Requests and streams continue, except streams whose
-//! fixed token was removed.
+//! A reload is all or nothing: a configuration that cannot be read, or that conflicts with settings only a restart can
+//! change, changes nothing. The certificate is read again in any case. Requests and streams continue, except streams
+//! and waiting requests whose fixed token was removed or changed.
 
 use std::sync::Arc;
 

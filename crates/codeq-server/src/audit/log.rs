@@ -1,9 +1,10 @@
 //! The files of the audit log.
 //!
-//! Lines are only appended. A file is named after the number of the first line that was appended to it, and all lines
-//! of older files have smaller numbers. A new file begins when one is full. If all files together are then too large,
-//! the oldest lines are removed: first of the tenants that have more than a fair share, so that nobody can push out the
-//! lines of others. What is left of a file is moved to the next one. An unfinished line, left by a crash, is skipped.
+//! New lines are appended to the newest file. A file is named after the number of the first line that was appended to
+//! it, and all lines of older files have smaller numbers. A new file begins when one is full. If all files together are
+//! then too large, the oldest lines are removed: first of the tenants that have more than a fair share, so that nobody
+//! can push out the lines of others. If little is left of a file, it is moved to the next one. An unfinished line, left
+//! by a crash, is skipped.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File, OpenOptions};

@@ -190,10 +190,10 @@ pub struct TokenConfig {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RateLimits {
-    /// Producer routes, and reads.
+    /// Producer routes, and reads by producers.
     #[serde(deserialize_with = "rate_limit")]
     pub producer: Option<RateLimit>,
-    /// Worker routes.
+    /// Worker routes, and reads by workers.
     #[serde(deserialize_with = "rate_limit")]
     pub worker: Option<RateLimit>,
     /// Admin routes.
@@ -211,8 +211,8 @@ pub struct RateLimit {
     pub burst: u32,
 }
 
-/// Reads a limit. Without both parts there is none. A part that is null also means no limit, so that a variable can
-/// remove a limit that the file sets. One missing part is read as zero, which the checks reject.
+/// Reads a limit. If both parts are missing, there is none. A part that is null also means no limit, so that a variable
+/// can remove a limit that the file sets. One missing part is read as zero, which the checks reject.
 fn rate_limit<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<RateLimit>, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", deny_unknown_fields, default)]

@@ -439,7 +439,7 @@ impl<P: Protocol> Open<P> {
     }
 
     /// Whether another event may be read: not too many are unanswered, and there is memory for it.
-    /// Anything else the client has sent waits in the connection's window, which is charged too. An
+    /// Anything else the client has sent waits in the stream's window, which is charged too. An
     /// error ends the stream.
     fn has_room(&mut self, cx: &mut Context<'_>) -> Result<bool, Status> {
         let bytes = STREAM_BYTES + self.bytes + self.credit_bytes;

@@ -43,7 +43,7 @@ pub struct TaskBody<'a> {
     /// The task's status.
     #[schemars(extend("enum" = statuses()))]
     status: &'static str,
-    /// The list that holds the task; `NONE` once the task is finished.
+    /// The list that holds the task; `NONE` once the task is finished, unless it is a dead letter.
     #[schemars(extend("enum" = places()))]
     last_known_location: &'static str,
     /// The worker that holds the lease.

@@ -47,7 +47,7 @@ pub struct Allowance {
     pub limit: RateLimit,
     /// Further requests allowed right now.
     pub remaining: u32,
-    /// Seconds until the next request is allowed, or until the bucket is full; rounded up.
+    /// If refused, seconds until the next request is allowed; otherwise until the bucket is full. Rounded up.
     pub reset_seconds: u64,
 }
 

@@ -308,7 +308,7 @@ impl Collector for Commands {
                 ([("command", &**command), ("event", event.as_str())], count)
             })
         });
-        // Without zeros: twelve events per command would be many useless lines.
+        // Without zeros: all events of every command would be many useless lines.
         let rows = rows.filter(|(_, count)| *count > 0);
         counter(to, "task_transitions", "Task transitions, by event.", rows)?;
         latency(to, commands)?;

@@ -51,7 +51,7 @@ impl TraceContext {
 ///
 /// Parsed here because OpenTelemetry's propagator accepts headers that the specification forbids: ids of
 /// any length, signs, a trailing dash, repeated keys. What is accepted is stored with the task and sent to
-/// webhooks. It also drops the random flag. A test compares the two.
+/// webhooks. The propagator also drops the random flag. A test compares the two.
 pub fn parse(traceparent: Option<&str>, tracestate: Option<&str>) -> Option<TraceContext> {
     let text = traceparent?.trim_matches([' ', '\t']);
     let (trace, span, flags) = parse_parent(text)?;

@@ -1,6 +1,6 @@
 //! Enqueue: a producer creates tasks.
 //!
-//! A request is checked in three places: `http/enqueue.rs` and `grpc/producer.rs` check its form, [`Draft`] what the
+//! A request is checked in three places: `http/enqueue.rs` and `grpc/producer.rs` check its form, this file what the
 //! server allows (payload size, webhook, quotas), and `codeq-core/src/enqueue.rs` the task itself.
 
 use std::sync::Arc;

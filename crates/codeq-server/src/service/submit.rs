@@ -74,7 +74,7 @@ impl Service {
         self.submit_one(caller, id, request, &uploads_at_once()).await
     }
 
-    /// Finishes up to the configured number of tasks in one commit. Each succeeds or fails on its own.
+    /// Finishes up to the configured number of tasks, all at the same time. Each succeeds or fails on its own.
     pub async fn submit_batch(
         &self,
         caller: MaySubmit<'_>,

@@ -28,7 +28,7 @@ fn kind(error: &str) -> String {
     kind
 }
 
-/// The longest text that all errors of the group contain.
+/// The longest part of the error without numbers. All errors of the group contain it.
 fn common(error: &str) -> Option<String> {
     let kind = kind(error);
     kind.split('N').max_by_key(|part| part.len()).filter(|part| !part.is_empty()).map(str::to_owned)

@@ -49,7 +49,7 @@ pub struct Args {
 pub struct Snapshot {
     url: String,
     queues: Vec<Queue>,
-    /// Workers that asked for tasks within the last hour.
+    /// Workers that have a stream, hold a task, or asked for tasks within the last hour.
     workers: u64,
     /// None if the metrics may be read elsewhere only.
     server: Option<Server>,

@@ -65,7 +65,7 @@ pub async fn run(session: &Session, limit: u32) -> Done {
         .about("workers")?;
     session.out.items(&found.items)?;
     if found.items.is_empty() {
-        talk("no worker has asked for tasks since the server started");
+        talk("no worker has a stream, holds a task, or asked for tasks within the last hour");
     }
     if found.total > found.items.len() as u64 {
         talk(&format!("{} of {} workers listed: see --limit", found.items.len(), found.total));

@@ -21,7 +21,7 @@ use crate::cli::{Done, Failure, printable, span};
 
 /// The program asks for a retry (EX_TEMPFAIL).
 const RETRY: i32 = 75;
-/// Largest result that any server accepts. The SDK refuses what this server does not.
+/// Largest result that any server accepts. The SDK nacks results above its own limit.
 const RESULT_MAX: usize = 16 << 20;
 /// Longest line that is kept as a reason.
 const LINE_MAX: usize = 4_096;
@@ -45,7 +45,7 @@ struct Held {
     took: Option<Duration>,
 }
 
-/// A running program's process group. Killed when dropped.
+/// A running program's process group; `None` once the program has ended. [`Stop`] kills it.
 #[derive(Default)]
 struct Group(Mutex<Option<Pid>>);
 

@@ -177,7 +177,7 @@ fn a_task_says_why_it_waits() {
 fn workers_are_listed() {
     let shop = Shop::open();
     let none = shop.run(&["worker", "list"]);
-    assert!(none.out.trim() == "[]" && none.err.contains("no worker has asked"), "{}", none.err);
+    assert!(none.out.trim() == "[]" && none.err.contains("no worker has a stream"), "{}", none.err);
     shop.enqueue("resize", &[]);
     shop.claim("resize");
     let seen = shop.json(&["worker", "list"]);

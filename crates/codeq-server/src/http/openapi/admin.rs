@@ -151,7 +151,7 @@ fn replay_task() -> Operation {
         "Returns a dead letter, a failed or a cancelled task to its queue and resets its attempts. Its result is \
          removed and its history kept.",
     )
-    .answers::<TaskBody>(200, "The task, pending again.")
+    .answers::<TaskBody>(200, "The task, back in its queue.")
     .refuses(&[Code::NotFound, Code::Completed, Code::NotFinished, Code::QuotaExceeded])
 }
 

@@ -64,7 +64,7 @@ fn close(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Responses leave fields out where others send null, and the variants of an enum exclude each other.
+/// Responses leave out optional fields and never send null for them, and the variants of an enum exclude each other.
 fn leave_out(schema: &mut Map<String, Value>) {
     let required = schema.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
     let properties = schema.get_mut("properties").and_then(Value::as_object_mut);

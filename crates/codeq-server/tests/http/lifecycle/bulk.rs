@@ -243,7 +243,8 @@ async fn waiting_tasks_are_cancelled_and_the_workers_of_running_ones_are_asked()
     let other = h.task("d").await;
     let cancel = async |body| h.post(ADMIN, "admin/queues/c/cancel", body).await.expect(200).json();
     let first = cancel(json!({"limit": 1})).await;
-    assert_eq!(first, json!({"cancelled": 1, "cancelRequested": 0, "remaining": 2}));
+    assert_eq!((&first["cancelled"], &first["cancelRequested"]), (&json!(1), &json!(0)));
+    assert_eq!((&first["remaining"], first["nextCursor"].is_string()), (&json!(2), true));
     let dry = cancel(json!({"includeRunning": true, "dryRun": true})).await;
     assert_eq!((&dry["matched"], &dry["cancelled"]), (&json!(4), &json!(0)));
     // Part by part: two waiting tasks and a running one, then the other.

@@ -69,7 +69,8 @@ async fn dead_letters_are_purged_a_bounded_number_at_a_time() {
     let pending = h.task("c").await;
     let purge = async |body: Value| h.post(ADMIN, "admin/dlq/c/purge", body).await;
     let two = purge(json!({"limit": 2})).await.expect(200).json();
-    assert_eq!(two, json!({"purged": 2, "remaining": 1}));
+    assert_eq!((&two["purged"], &two["remaining"]), (&json!(2), &json!(1)));
+    assert!(two["nextCursor"].is_string(), "{two}");
     assert_eq!(purge(json!({})).await.json(), json!({"purged": 1, "remaining": 0}));
     for id in dead {
         h.get(PRODUCER, &format!("tasks/{id}")).await.refused(404, "not found");

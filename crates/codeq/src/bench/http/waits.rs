@@ -11,9 +11,9 @@ use super::{Clients, Load, Row, cycle, histogram};
 
 /// Concurrent clients.
 const CLIENTS: usize = 64;
-/// Tasks whose results are requested: as many finished as unfinished ones.
+/// Tasks whose results are requested: this many finished ones, and this many unfinished ones.
 const TASKS: usize = 100;
-/// One in this many waits is ended by the client itself, which cancels the task.
+/// One in twice this many requests is a wait that the client itself ends, by cancelling the task.
 const CANCEL_EVERY: usize = 50;
 const BATCH: &str = "/v1/codeq/tasks/batch";
 const GAUGE: &str = "codeq_result_waiters ";

@@ -23,7 +23,7 @@ impl Schedule {
 
     /// How many arrivals are due at a moment.
     pub fn due(&self, now: u64) -> u64 {
-        // The smallest count whose last arrival is not later than now: `at` rounds down.
+        // The largest count whose last arrival is not later than now: `at` rounds down.
         let count = ((u128::from(now) + 1) * u128::from(self.per_second)).div_ceil(SECOND);
         u64::try_from(count).unwrap_or(u64::MAX)
     }

@@ -44,7 +44,7 @@ fn http_api() {
 #[test]
 fn errors() {
     let mut page = String::from(
-        "# Errors\n\nAn error response is a problem document (RFC 9457, `application/problem+json`) with `type`, `title`, \
+        "# Errors\n\nExcept for a refused [host](limits.md#host-header), which gets plain text, an error response is a problem document (RFC 9457, `application/problem+json`) with `type`, `title`, \
          `status`, `detail`, a short `error`, a stable `code` and the `requestId`. Programs should use the `code`. On streams, \
          acknowledgements have the same `error` and `code`.\n\n| Code | Status | Meaning | What to do |\n|---|---|---|---|\n",
     );
