@@ -13,7 +13,6 @@ use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::service::Service;
 use hyper::{Request, Response};
-use tower::ServiceExt;
 
 use crate::activity::{Activity, InFlight};
 use crate::unread::Unread;
@@ -48,16 +47,22 @@ impl Service<Request<Incoming>> for Tracked {
             Some(unread) => Body::new(unread.watch(body)),
             None => Body::new(body),
         });
-        let app = self.app.clone();
+        // A request is large: it is not moved into the future.
+        let answer = match refusal {
+            None => Ok(tower::Service::call(&mut self.app.clone(), request)),
+            Some(refusal) => {
+                drop(request);
+                Err(refusal)
+            }
+        };
         Box::pin(async move {
-            let mut response = match refusal {
-                Some((status, text)) => {
-                    drop(request);
+            let mut response = match answer {
+                Ok(answer) => answer.await?,
+                Err((status, text)) => {
                     let mut response = Response::new(Body::from(text));
                     *response.status_mut() = status;
                     response
                 }
-                None => app.oneshot(request).await?,
             };
             if let Some(unread) = unread {
                 unread.discard_or_close(&mut response).await;
