@@ -266,7 +266,7 @@ def top(binary, url):
     master, slave = os.openpty()
     termios.tcsetwinsize(slave, (50, 200))
     run_top = subprocess.Popen([binary, "top", "--once"], stdin=subprocess.DEVNULL, stdout=slave,
-                               env={"CODEQ_URL": url, "CODEQ_TOKEN": TOKEN, "HOME": "/nonexistent"})
+                               env={"CODEQ_HTTP_URL": url, "CODEQ_TOKEN": TOKEN, "HOME": "/nonexistent"})
     os.close(slave)
     text = b""
     with contextlib.suppress(OSError), open(master, "rb", buffering=0) as terminal:
@@ -290,9 +290,9 @@ def check_numbers_under_load(client, binary):
         return said["tasks"]
 
     def finish():
-        results = [{"taskId": task["id"], "status": "COMPLETED", "fence": task["fence"]} for task in claim()]
-        status, said = client.call("POST", "/v1/codeq/tasks/batch/results", {"workerId": "w-1", "results": results},
-                                   worker=True)
+        results = [{"taskId": task["id"], "status": "COMPLETED", "workerId": "w-1", "fence": task["fence"]}
+                   for task in claim()]
+        status, said = client.call("POST", "/v1/codeq/tasks/batch/results", {"results": results}, worker=True)
         assert status == 200, said
 
     # Each load lets one number grow; the title of its column, and its query.

@@ -143,7 +143,8 @@ impl View {
 /// The lines above the queues.
 fn summary(snapshot: &Snapshot) -> Vec<Line> {
     let Snapshot { url, queues, workers, server, before } = snapshot;
-    let sum = |of: fn(&Queue) -> f64| queues.iter().map(of).sum::<f64>();
+    // `sum` of nothing is -0.0.
+    let sum = |of: fn(&Queue) -> f64| queues.iter().map(of).fold(0.0, |sum, it| sum + it);
     let count = |of: fn(&Queue) -> u64| queues.iter().map(of).sum::<u64>();
     let longest =
         queues.iter().max_by(|a, b| a.oldest_ready_seconds.total_cmp(&b.oldest_ready_seconds));

@@ -6,6 +6,8 @@ use crate::cli::terminal::on_terminal;
 #[test]
 fn the_numbers_are_those_of_the_api() {
     let shop = Shop::open();
+    let empty = shop.run(&["top", "--once"]).out;
+    assert!(empty.contains("rates    0.0/s enqueued, 0.0/s claimed"), "{empty}");
     for _ in 0..3 {
         shop.enqueue("resize", &[]);
     }
