@@ -1,5 +1,6 @@
 //! `codeq restore`: creates a data directory from a backup.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -58,9 +59,16 @@ fn download(url: &str, dir: &Path) -> Done<TempDir> {
 }
 
 fn restore(backup: &Path, dir: &Path) -> Done {
-    if !backup.exists() {
-        let what = format!("{} does not exist", backup.display());
-        return Err(Failure::new(Exit::NotFound, what, "check the path of the backup"));
+    match std::fs::read_dir(backup) {
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let what = format!("{} does not exist", backup.display());
+            return Err(Failure::new(Exit::NotFound, what, "check the path of the backup"));
+        }
+        Err(error) => {
+            let what = format!("cannot read {}: {error}", backup.display());
+            return Err(Failure::error(what, "run this as a user who may read the backup"));
+        }
     }
     let (total, to) = (bytes_below(backup) >> 20, dir.to_owned());
     let measure = move || Some((bytes_below(&to) >> 20, Some(total)));

@@ -118,6 +118,9 @@ fn impossible_requests_are_refused_and_change_nothing() {
     fails(&none, 1, "not a complete backup");
     let nowhere = codeq(&["restore", text(&at("nowhere")), text(&at("new"))]);
     fails(&nowhere, 3, "does not exist");
+    let file = at("file");
+    std::fs::write(&file, "").unwrap();
+    fails(&codeq(&["restore", text(&file), text(&at("new"))]), 1, "Not a directory");
 }
 
 /// The largest file may have 4 MiB, so the stores are copied and the log does not fit.
