@@ -90,54 +90,23 @@ fn verify(disk: &SharedDisk, dir: &Path, manifest: Manifest) -> Result<Backup, O
 }
 
 /// Copies a backup, which is only read, to `dir`, which must be empty or missing, as a data directory of its own. If that
-/// fails, what was written is removed.
+/// fails after it has begun, the directory keeps what was written and its mark, so that nothing accepts it.
 pub fn restore(backup: &Path, dir: &Path, segment_bytes: u64) -> Result<(), OpenError> {
     let (source, target): (SharedDisk, SharedDisk) = (Arc::new(ReadOnlyDisk), Arc::new(RealDisk));
     let manifest = load(&*source, backup)?;
     let _source = lock_source(backup)?;
-    let new = NewDir::find(dir);
-    let made = empty_target(&*target, dir).and_then(|()| lock(dir));
-    let _target = made.inspect_err(|_| new.remove_dirs())?;
-    let copied = copy((&source, backup, manifest), (&target, dir), segment_bytes, entropy());
-    copied.inspect_err(|_| new.remove())
+    match empty_target(&*target, dir) {
+        // It may be the mark of a restore that is still running: the lock tells.
+        Ok(()) | Err(OpenError::Unfinished { .. }) => {}
+        Err(refusal) => return Err(refusal),
+    }
+    let _target = lock(dir)?;
+    // Again: somebody may have used the directory before it was locked.
+    empty_target(&*target, dir)?;
+    copy((&source, backup, manifest), (&target, dir), segment_bytes, entropy())
 }
 
-/// Which parts of a directory do not exist yet.
-struct NewDir<'a> {
-    dir: &'a Path,
-    has_lock: bool,
-    /// The directories that do not exist, the innermost first.
-    missing: Vec<&'a Path>,
-}
-
-impl NewDir<'_> {
-    fn find(dir: &Path) -> NewDir<'_> {
-        let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
-        let missing = dir.ancestors().take_while(is_missing).collect();
-        NewDir { dir, has_lock: layout::lock_path(dir).exists(), missing }
-    }
-
-    /// Removes what has been created since, while the directory is locked. What cannot be removed keeps its mark.
-    fn remove(&self) {
-        if incomplete::remove(self.dir).is_err() {
-            return;
-        }
-        if !self.has_lock {
-            let _ = incomplete::remove_file(&layout::lock_path(self.dir));
-        }
-        self.remove_dirs();
-    }
-
-    /// Removes the new directories, unless somebody else has put something there.
-    fn remove_dirs(&self) {
-        for dir in &self.missing {
-            let _ = std::fs::remove_dir(dir);
-        }
-    }
-}
-
-/// Same as [`restore`], on a disk that nobody else uses, without locks, and leaving what was written if it fails. `log_id`
-/// is a random number.
+/// Same as [`restore`], on a disk that nobody else uses, without locks. `log_id` is a random number.
 pub fn restore_on(
     disk: &SharedDisk,
     backup: &Path,

@@ -12,7 +12,6 @@
 //!
 //! With a MANIFEST the directory is complete, with or without the mark.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use codeq_disk::Disk;
@@ -93,29 +92,6 @@ pub(crate) fn is_allowed(name: &str) -> bool {
 /// Whether a creation makes a directory of this name.
 fn is_ours(name: &str) -> bool {
     layout::is_shard(name) || matches!(name, "log" | "raft")
-}
-
-/// Removes what a backup or restore has written to a directory that was empty, and its mark last.
-pub(crate) fn remove(dir: &Path) -> io::Result<()> {
-    // First what makes the directory complete: if the rest cannot be removed, no start may accept it.
-    for name in ["MANIFEST", "MANIFEST.new", UNFINISHED] {
-        remove_file(&dir.join(name))?;
-    }
-    for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        if entry.file_name().to_str().is_some_and(is_ours) {
-            std::fs::remove_dir_all(entry.path())?;
-        }
-    }
-    remove_file(&path(dir))
-}
-
-/// Removes a file, if there is one.
-pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    }
 }
 
 /// Removes the remains of an interrupted creation, except for its mark.

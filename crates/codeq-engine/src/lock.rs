@@ -47,19 +47,11 @@ pub fn share(dir: &Path) -> Result<Option<DirLock>, OpenError> {
     }
 }
 
-/// Locks a directory that is only read: like [`lock`] if this process may write there, and like [`share`] if not.
+/// Like [`share`], and with a file to lock if this process may make one, so that nobody opens the directory meanwhile.
 pub(crate) fn lock_source(dir: &Path) -> Result<Option<DirLock>, OpenError> {
-    match lock(dir) {
-        Err(OpenError::Io { source, .. })
-            if matches!(
-                source.kind(),
-                ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied
-            ) =>
-        {
-            share(dir)
-        }
-        locked => locked.map(Some),
-    }
+    // On a read-only disk, nobody can open the directory for writing either.
+    let _ = File::options().create(true).append(true).open(layout::lock_path(dir));
+    share(dir)
 }
 
 #[cfg(test)]

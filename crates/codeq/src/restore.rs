@@ -77,14 +77,17 @@ fn restore(backup: &Path, dir: &Path) -> Done {
         .map_err(|error| {
             let left = incomplete::refusal(&RealDisk, dir);
             let hint = match (&error, left) {
-                // An unfinished directory was there before this restore.
-                (OpenError::Unfinished { .. }, _) => "neither directory was changed".to_owned(),
-                (_, Ok(Some(OpenError::Unfinished { .. }))) => {
-                    format!("what was copied could not be removed: delete {}", dir.display())
+                // What is there is not from this restore.
+                (OpenError::Unfinished { .. } | OpenError::InUse(_), _) => {
+                    "neither directory was changed".to_owned()
                 }
-                _ => "name a complete backup, and an empty or missing directory with enough room; neither \
-                      was changed"
-                    .to_owned(),
+                (_, Ok(Some(OpenError::Unfinished { .. }))) => {
+                    format!("the copy is incomplete: remove {} before you try again", dir.display())
+                }
+                _ => {
+                    "name a complete backup and an empty or missing directory; neither was changed"
+                        .to_owned()
+                }
             };
             Failure::error(error.to_string(), hint)
         })

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use codeq_engine::lock::lock;
 use codeq_engine::{Engine, Options};
 
 use crate::cli::client::fails;
@@ -125,7 +126,7 @@ fn impossible_requests_are_refused_and_change_nothing() {
 
 /// The largest file may have 4 MiB, so the stores are copied and the log does not fit.
 #[test]
-fn a_restore_without_room_leaves_nothing_behind() {
+fn a_restore_without_room_says_what_it_leaves() {
     let tmp = tempfile::tempdir().unwrap();
     let at = |name: &str| tmp.path().join(name);
     filled(&at("data"), 2);
@@ -137,8 +138,19 @@ fn a_restore_without_room_leaves_nothing_behind() {
         .unwrap();
     let said = String::from_utf8_lossy(&failed.stderr);
     assert_eq!(failed.status.code(), Some(1), "{said}");
-    assert!(said.contains("enough room; neither was changed"), "{said}");
-    assert!(!at("new").exists());
+    assert!(
+        said.contains("File too large") && said.contains("the copy is incomplete: remove "),
+        "{said}"
+    );
+    let again = codeq(&["restore", text(&at("backup")), text(&at("new"))]);
+    fails(&again, 1, "holds an unfinished restore");
+    // The same directory while a restore is running: it is not to be removed.
+    let held = lock(&at("new")).unwrap();
+    let meanwhile = codeq(&["restore", text(&at("backup")), text(&at("new"))]);
+    fails(&meanwhile, 1, "is in use by another process");
+    assert!(meanwhile.err.contains("neither directory was changed"), "{}", meanwhile.err);
+    drop(held);
+    std::fs::remove_dir_all(at("new")).unwrap();
     let restored = codeq(&["restore", text(&at("backup")), text(&at("new"))]);
     assert_eq!(restored.code, 0, "{}", restored.err);
 }
