@@ -10,6 +10,7 @@ use codeq_core::command::{Claim, Command, Millis};
 use codeq_core::id::ShardId;
 use codeq_core::reply::Reply;
 use codeq_core::view::Task;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::boundary::{Answer, Call, Mailbox};
@@ -35,6 +36,20 @@ impl Engine {
         }
         self.take(Request::new(call, reply));
         Waiting { engine: self, answer, client }.await
+    }
+
+    /// Makes calls together and waits for all their answers, which come in the order of the calls. Use [`Engine::call`]
+    /// for claims: if this future is dropped, claimed tasks stay leased until their leases end.
+    pub async fn call_all(&self, calls: Vec<Call>) -> Vec<Answer> {
+        let (sender, answers) = oneshot::channel();
+        let count = calls.len();
+        let collector: Arc<dyn Mailbox> = Arc::new(Collector::new(count, sender));
+        let reply = |number| ReplyTo::Mailbox(Arc::clone(&collector), number);
+        let requests = (0..).zip(calls).map(|(number, call)| Request::new(call, reply(number)));
+        self.post(&mut requests.collect());
+        drop(collector);
+        let unanswered = || (0..count).map(|_| Err(self.status.error())).collect();
+        answers.await.unwrap_or_else(|_| unanswered())
     }
 
     /// Same as [`Engine::call`], but blocks the calling thread.
@@ -66,20 +81,22 @@ impl Engine {
     }
 
     /// Makes calls without waiting. Answers, including refusals, go where the requests say. Calls posted together
-    /// take each shard's lock once and wake it once.
+    /// lock each shard's inbox once and wake the shard once.
     pub fn post(&self, requests: &mut Vec<Request>) {
         if let [shard] = self.shards.as_slice()
             && requests.iter().all(|it| it.shard.is_none() && self.check_size(it).is_ok())
         {
             return shard.inbox.push_all(requests);
         }
-        let mut lines: Vec<Vec<Request>> = self.shards.iter().map(|_| Vec::new()).collect();
+        let mut by_shard: Vec<Vec<Request>> = self.shards.iter().map(|_| Vec::new()).collect();
         for request in requests.drain(..) {
-            self.dispatch(request, |shard, part| lines.get_mut(shard).map(|line| line.push(part)));
+            self.dispatch(request, |shard, part| {
+                by_shard.get_mut(shard).map(|parts| parts.push(part))
+            });
         }
-        for (shard, mut line) in self.shards.iter().zip(lines).filter(|(_, line)| !line.is_empty())
+        for (shard, mut parts) in self.shards.iter().zip(by_shard).filter(|(_, it)| !it.is_empty())
         {
-            shard.inbox.push_all(&mut line);
+            shard.inbox.push_all(&mut parts);
         }
     }
 
@@ -158,6 +175,50 @@ impl Engine {
     fn check_size(&self, request: &Request) -> Result<(), EngineError> {
         let (bytes, max) = (request.bytes(), self.options.command_bytes_max());
         if bytes > max { Err(EngineError::TooLarge { bytes, max }) } else { Ok(()) }
+    }
+}
+
+/// The mailbox of calls that were made together. Passes their answers on when all of them are there.
+struct Collector(Mutex<Collected>);
+
+struct Collected {
+    /// By the number of the call.
+    answers: Vec<Option<Answer>>,
+    missing: usize,
+    /// `None` once the answers are sent.
+    caller: Option<oneshot::Sender<Vec<Answer>>>,
+}
+
+impl Collector {
+    fn new(count: usize, caller: oneshot::Sender<Vec<Answer>>) -> Collector {
+        let answers = (0..count).map(|_| None).collect();
+        Collector(Mutex::new(Collected { answers, missing: count, caller: Some(caller) }))
+    }
+}
+
+impl Mailbox for Collector {
+    fn deliver(&self, number: u64, answer: Answer) -> Result<(), Answer> {
+        let mut collected = self.0.lock();
+        match collected.answers.get_mut(number as usize) {
+            Some(place @ None) => *place = Some(answer),
+            _ => return Err(answer),
+        }
+        collected.missing -= 1;
+        Ok(())
+    }
+
+    fn wake(&self) {
+        let mut collected = self.0.lock();
+        if collected.missing == 0
+            && let Some(caller) = collected.caller.take()
+        {
+            // A caller that is gone does not need to know.
+            let _ = caller.send(collected.answers.drain(..).flatten().collect());
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.0.lock().caller.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
 }
 

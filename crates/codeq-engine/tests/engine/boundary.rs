@@ -69,7 +69,8 @@ fn several() -> Call {
     batch((0..12).map(|n| keyed(&n.to_string())).collect(), false)
 }
 
-/// The same call to two engines, once sent. Both answer the same, and the answer can be sent.
+/// Two engines that get the same calls, the second one through serialisation. Both must answer the same, and the answer
+/// must survive serialisation too.
 struct Twins([Engine; 2]);
 
 impl Twins {
@@ -90,7 +91,7 @@ impl Twins {
 fn calls_and_answers_survive_serialisation() {
     for shards in [1, 3] {
         let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        // Room for a batch that is too long.
+        // Enough room in the log for a batch that exceeds the limit of tasks.
         let options = Options { shards: Some(shards), segment_bytes: 8 << 20, ..small() };
         let twins = Twins([&dirs[0], &dirs[1]].map(|dir| open_with(dir.path(), options.clone())));
         let (tenant, worker) = (|| TENANT.into(), || "w".into());
@@ -244,7 +245,7 @@ fn posted_calls_are_split_and_their_answers_combined() {
         });
         let (number, nothing) = mail.answers.lock().remove(0);
         assert_eq!((number, claimed(nothing.unwrap()).len()), (1, 0));
-        // Twelve tasks in all shards: two for those who wait, which then wait nowhere.
+        // Twelve tasks over all shards: two go to the waiting claims, which then wait in no shard.
         post(&engine, &mail, vec![(4, several())]);
         eventually("all are answered", || mail.answers.lock().len() == 3);
         eventually("nobody waits", || engine.waiting_claims() == 0);
@@ -258,7 +259,7 @@ fn posted_calls_are_split_and_their_answers_combined() {
         let tasks = created(answers.next().unwrap());
         let again = created(engine.call_blocking(several()).unwrap());
         assert!(tasks.iter().map(|task| task.id).eq(again.iter().map(|task| task.id)), "in order");
-        // The others are found wherever they are, once each.
+        // The other ten are found in whichever shard they are, once each.
         let claims = (0..12).map(|number| (number, now())).collect();
         post(&engine, &mail, claims);
         eventually("all are answered", || mail.answers.lock().len() == 12);
@@ -304,5 +305,28 @@ fn an_oversized_call_does_not_fail_the_others() {
         let [(_, large), (_, small)] = answers.try_into().unwrap();
         assert!(matches!(large, Err(EngineError::TooLarge { .. })), "{large:?}");
         assert_eq!(created(small.unwrap()).len(), 12);
+    }
+}
+
+#[test]
+fn calls_made_together_are_answered_in_their_order() {
+    for shards in [1, 3] {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = open(dir.path(), shards);
+        let one = |n: usize| batch(vec![new_task("q", &n.to_string())], false);
+        let mut calls: Vec<Call> = (0..20).map(one).collect();
+        calls[7] = batch(vec![new_task("q", &"1".repeat(1 << 20))], false);
+        for (n, answer) in block(engine.call_all(calls)).into_iter().enumerate() {
+            match answer {
+                Ok(reply) => assert_eq!(*created(reply)[0].payload, *n.to_string().as_bytes()),
+                Err(error) => {
+                    assert!(n == 7 && matches!(error, EngineError::TooLarge { .. }), "{n}: {error}")
+                }
+            }
+        }
+        assert!(block(engine.call_all(Vec::new())).is_empty());
+        engine.shutdown();
+        let answers = block(engine.call_all((0..3).map(one).collect()));
+        assert_eq!(answers.iter().filter(|answer| answer.is_err()).count(), 3);
     }
 }

@@ -82,6 +82,18 @@ impl Service {
         reader.read(answer)
     }
 
+    /// Sends calls together and waits for all answers, which come in the order of the calls. Not for claims: see
+    /// [`Engine::call_all`].
+    pub async fn call_all<T>(
+        &self,
+        prepared: Vec<PreparedCall<T>>,
+    ) -> Vec<Result<T, ServiceError>> {
+        let (calls, readers): (Vec<Call>, Vec<AnswerReader<T>>) =
+            prepared.into_iter().map(|PreparedCall { call, reader }| (call, reader)).unzip();
+        let answers = self.engine.call_all(calls).await;
+        readers.into_iter().zip(answers).map(|(mut reader, answer)| reader.read(answer)).collect()
+    }
+
     /// Sends calls without waiting for their answers.
     pub fn post(&self, requests: &mut Vec<Request>) {
         self.engine.post(requests);

@@ -10,6 +10,7 @@ use codeq_core::place::Status;
 use codeq_core::reply::{Rejection, Reply};
 use codeq_core::view::ResultRecord;
 use codeq_engine::Answer;
+use futures_util::future::{join, join_all};
 use tokio::sync::Semaphore;
 
 use super::artifacts::invalid;
@@ -33,7 +34,7 @@ pub struct SubmitRequest {
     pub artifacts: Vec<NewArtifact>,
     /// The lease the worker acts under.
     pub lease: LeaseRef,
-    /// What is wrong with the request apart from its status; revealed only to the task's owner.
+    /// What is wrong with the request apart from its status; revealed only to the worker that holds the lease.
     pub flaw: Option<ServiceError>,
 }
 
@@ -82,11 +83,34 @@ impl Service {
     ) -> Result<Vec<(String, Result<ResultRecord, ServiceError>)>, ServiceError> {
         self.check_batch(requests.len())?;
         let at_once = &uploads_at_once();
-        let submits = requests.into_iter().map(|(id, request)| async move {
-            let done = self.submit_one(caller, &id, request, at_once).await;
-            (id, done)
-        });
-        Ok(futures_util::future::join_all(submits).await)
+        let (mut calls, mut uploads) = (Vec::with_capacity(requests.len()), Vec::new());
+        let mut outcomes = Vec::with_capacity(requests.len());
+        for (index, (id, request)) in requests.into_iter().enumerate() {
+            let mut refused = None;
+            if brings_content(&request.artifacts) {
+                let id = id.clone();
+                uploads.push(async move {
+                    (index, self.submit_one(caller, &id, request, at_once).await)
+                });
+            } else {
+                match self.submit(caller, &id, request) {
+                    Ok(call) => calls.push((index, call)),
+                    Err(error) => refused = Some(Err(error)),
+                }
+            }
+            outcomes.push((id, refused));
+        }
+        let (posted, calls): (Vec<usize>, Vec<_>) = calls.into_iter().unzip();
+        let (answers, uploaded) = join(self.call_all(calls), join_all(uploads)).await;
+        for (index, outcome) in posted.into_iter().zip(answers).chain(uploaded) {
+            if let Some((_, place)) = outcomes.get_mut(index) {
+                *place = Some(outcome);
+            }
+        }
+        let outcome = |(id, outcome): (String, Option<_>)| {
+            (id, outcome.unwrap_or_else(|| Err(ServiceError::unexpected())))
+        };
+        Ok(outcomes.into_iter().map(outcome).collect())
     }
 
     async fn submit_one(
@@ -124,7 +148,7 @@ fn submit(caller: &Principal, id: TaskId, outcome: Outcome, artifacts: Vec<Artif
 }
 
 /// An outcome the engine rejects with [`Rejection::ErrorRequired`], and only after every other
-/// check. It stands in for a malformed request, so that only the task's owner learns what is wrong.
+/// check. It stands in for a malformed request, so that only the worker that holds the lease learns what is wrong.
 fn rejected_last() -> Outcome {
     Outcome::Failed("".into())
 }
