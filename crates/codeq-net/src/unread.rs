@@ -1,9 +1,9 @@
 //! Request bodies that nobody read, such as those of refused requests.
 //!
 //! An HTTP/1 connection can only carry its next request once such a body is out of the way.
-//! Otherwise hyper closes the connection, but only after the response, and a client that reuses it
-//! fails. A small body is therefore read and dropped first; for any other, the response says that
-//! the connection closes.
+//! Otherwise hyper closes the connection, but only after the response, and a client that reuses
+//! the connection fails. A small body is therefore read and dropped first; for any other, the
+//! response says that the connection closes.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -49,7 +49,8 @@ impl Unread {
             return;
         }
         let small = body.size_hint().lower() <= DISCARD_BYTES as u64 && !self.expects_continue;
-        if !small || !discard(body).await {
+        // Boxed, because it is rare and every request would carry its size.
+        if !small || !Box::pin(discard(body)).await {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
     }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -53,7 +54,7 @@ struct Seen {
     subject: Option<Arc<str>>,
     code: Option<Code>,
     peer: Option<SocketAddr>,
-    /// Suppresses the log line of a request that was refused as one of too many.
+    /// Suppresses the log line of a request whose token was refused, if too many refusals were logged recently.
     quiet: bool,
     share: Option<Share>,
     allowance: Option<(LimitScope, Allowance)>,
@@ -87,8 +88,11 @@ pub async fn run(app: Arc<App>, route: &'static Route, request: Request) -> Resp
     let mut seen = Seen::new(&app, &request, route.path, route.operation);
     let context = trace_context(request.headers());
     let span = trace::request_span(route.operation, seen.method.as_str(), context.as_ref());
-    let serving = serve(&app, route, request, context, &mut seen).instrument(span.clone());
-    let served = AssertUnwindSafe(serving).catch_unwind().await;
+    let served = {
+        // Pinned before it is wrapped: the future is large, and each wrapper would move it.
+        let serving = pin!(serve(&app, route, request, context, &mut seen));
+        AssertUnwindSafe(serving.instrument(span.clone())).catch_unwind().await
+    };
     let answer = served.unwrap_or_else(|_| {
         tracing::error!(target: "codeq::http", operation = route.operation, "handler panicked");
         Err(ServiceError::unexpected().into())
@@ -168,8 +172,8 @@ async fn serve(
     Ok(answer)
 }
 
-/// Whether the call is recorded in the audit log: if an admin may change something with it. Routes for every token let
-/// admins change what belongs to others.
+/// Whether the call is recorded in the audit log: it may change something, and the caller acts as an admin. On a route
+/// for any token, admins may change what belongs to others.
 fn is_audited(route: &Route, caller: &Principal) -> bool {
     let as_admin = match route.access {
         Access::Admin | Access::Operator => true,
@@ -265,9 +269,8 @@ fn hold_request(
     Ok((share, hold))
 }
 
-/// Charges the response until the client has read it. Refuses a read that does not fit. A completed
-/// write is always answered: its response is no larger than its request, and a claim has checked beforehand that its
-/// tasks fit.
+/// Charges the response until the client has read it. Refuses a read that does not fit. A completed write is always
+/// answered, even if its response exceeds the budget; a claim has already checked that its tasks fit.
 fn counted(route: &Route, seen: &Seen, response: Response) -> Result<Response, Problem> {
     let bytes = response.body().size_hint().exact().unwrap_or(0);
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);

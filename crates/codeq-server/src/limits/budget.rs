@@ -10,7 +10,7 @@
 //! Producers leave an eighth free, both of a tenant's share and of the whole, so that claims,
 //! heartbeats and results get through when producers send more than the server can take.
 //!
-//! Strangers are not limited per connection: a stream has 16 KiB for its Hello and HTTP/2 settings
+//! Strangers are not limited per connection: a stream has 16 KiB for its Hello, and the HTTP/2 settings
 //! allow 256 streams per connection, so one connection is bounded by 4 MiB. Accounting costs a few
 //! additions and no lock. A stream accounts in steps, so most of its messages cost nothing here.
 
@@ -22,7 +22,7 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
-/// Idle tenants to remember before evicting them.
+/// Number of tenants at which idle ones are forgotten.
 const TENANTS_MAX: usize = 1_024;
 /// Interval between checks while waiting for room.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -234,7 +234,7 @@ impl Share {
 }
 
 impl Hold {
-    /// Marks the bytes as a producer's, so that the hold grows only as far as it leaves the reserve free.
+    /// Sets whether the hold is a producer's, which grows only as far as it leaves the workers' reserve free.
     pub fn of_producer(mut self, of_producer: bool) -> Hold {
         self.of_producer = of_producer;
         self
@@ -277,7 +277,8 @@ impl Hold {
     }
 
     /// Holds at least `bytes` and little more, in multiples of `step`, so that small changes cost
-    /// nothing. Returns false if there is no room; a caller that retries counts that once, with [`Hold::refused`].
+    /// nothing. Returns false if there is no room; a caller that retries counts the refusal once, with
+    /// [`Hold::refused`].
     #[must_use]
     pub fn fit(&mut self, bytes: usize, step: usize) -> bool {
         let wanted = bytes.next_multiple_of(step.max(1));
