@@ -25,7 +25,7 @@ DIST_BINARY := target/dist/codeq
 
 # Where `make dist` writes the packages, and the tests that `make dist-test` runs (all if empty).
 PACKAGES ?= target/packages
-# Who answers for the Debian package: a placeholder. Set it to your name and address before you publish packages.
+# The maintainer of the Debian package: a placeholder. Set it to your name and address before you publish packages.
 MAINTAINER ?= The codeQ authors <codeq@example.org>
 DIST_TESTS ?=
 
@@ -85,11 +85,11 @@ compat: prepare
 	$(CARGO) build --locked --profile test -p codeq
 	$(COMPAT)
 
-# What the tests need besides Rust: a C compiler for the allocator and the cryptography, curl and jq for the commands of the
-# documentation (with Go and npm, if they are there, for its programs),
-# Python with gRPC (an independent stream client) and an S3 server, and tools to create and mount an ext4 image for power
-# cuts. Missing packages are installed if possible; power-cut tests that cannot run say so. Go is optional, because the
-# one in Debian 12 is too old for gRPC; tests/compat reports when it skips the Go tests.
+# What the tests need besides Rust: a C compiler for the allocator and the cryptography, curl and jq for the commands on the
+# documentation pages, Python with gRPC (an independent stream client) and an S3 server, and tools to create and mount an
+# ext4 image for power cuts. Missing packages are installed if possible; power-cut tests that cannot run say so. Go and npm,
+# for the programs on the pages, are optional. Go is also for tests/compat, which reports when it skips the Go tests: the Go
+# in Debian 12 is too old for gRPC.
 prepare:
 	@command -v $(CARGO) >/dev/null || { echo "Rust 1.95 or later is required: https://rustup.rs" >&2; exit 1; }
 	@PATH="$$PATH:/usr/sbin:/sbin"; missing=; \

@@ -26,7 +26,7 @@ from harness import ROOT, Client, Process, isolated, need, run, say, scratch, un
 COMPOSE = ROOT / "dist/compose"
 TOKEN = "token-of-the-alert-test-0123456789"
 PROMETHEUS = "http://127.0.0.1:9095"
-# Counters that exist only after something that this test does not do.
+# Metrics that appear only after something that this test does not do.
 LATER = {"codeq_grpc_streams_open", "codeq_rate_limit_hits_total", "codeq_refusals_total"}
 DISK = 1 << 30
 WINDOW = 15
@@ -129,7 +129,7 @@ def unfinished_request():
 
 
 def fill(path, leave):
-    """Takes the space of a filesystem, except for what to leave."""
+    """Fills the filesystem of a file, except for `leave` bytes."""
     free = os.statvfs(path.parent)
     size = free.f_bavail * free.f_frsize - leave
     with open(path, "ab") as file:
@@ -185,7 +185,7 @@ def clients_alerts(alerts, client):
 
 
 def disk_alerts(alerts, client, server, disk):
-    # Delays every sync, as a disk does that others keep busy.
+    # Delays every sync, like a disk that other programs keep busy.
     with Process("/dev/null", "strace", "-f", "-q", "-p", server.child.pid, "-e", "trace=fdatasync",
                  "-e", "inject=fdatasync:delay_enter=300000") as slow:
         alerts.fire("CodeqDiskSlow", cause=lambda: client.enqueue("slow"))
@@ -295,7 +295,7 @@ def check_numbers_under_load(client, binary):
         status, said = client.call("POST", "/v1/codeq/tasks/batch/results", {"results": results}, worker=True)
         assert status == 200, said
 
-    # Each load lets one number grow; the title of its column, and its query.
+    # Each load makes one number grow: its field in the API, the title of its column in `top`, and its query.
     loads = [(enqueue, "ready", "READY", 'codeq_queue_depth{command="busy",queue="ready"}'),
              (claim, "inProgress", "RUNNING", 'codeq_queue_depth{command="busy",queue="in_progress"}'),
              (finish, "completed", "DONE", 'sum(codeq_task_completed_total{command="busy",status="COMPLETED"})')]
@@ -320,7 +320,7 @@ def check_numbers_under_load(client, binary):
                         value = ask("query", query=query, time=scraped)["result"][0]["value"][1]
                         sampled[scraped] = int(value)
                 loading.result()
-                # An answer that began after the last scrape.
+                # Waits for an answer to a request that was sent after the last scrape.
                 last = time.time() + 1
                 until("the last answer", lambda: watch.seen[-1][0] > last)
             finally:
@@ -336,7 +336,7 @@ def check_numbers_under_load(client, binary):
 
 
 def main(binary):
-    # Before the network is gone.
+    # Downloads, so it comes before isolated(), which takes the network away.
     validate = validators() / "check-jsonschema"
     isolated()
     run(validate, "--builtin-schema", "vendor.compose-spec", COMPOSE / "compose.yaml")

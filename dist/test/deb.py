@@ -127,7 +127,7 @@ def upgrade(machine, packages, work):
 
 
 def main(packages):
-    # Before the network is gone.
+    # Downloads, so it comes before isolated(), which takes the network away.
     debian = clean_root()
     isolated()
     need("systemd-nspawn", "nsenter", "ss")

@@ -53,7 +53,7 @@ def need(*programs):
 def isolated():
     """Runs this program again with mounts and a network of its own, so that any port is free and nothing stays."""
     if os.environ.get("CODEQ_DIST_ISOLATED"):
-        # Ends what the test started, too.
+        # Exits as usual on SIGTERM, so that what the test started ends too.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         run("ip", "link", "set", "lo", "up")
         # Container runtimes refuse a machine with both versions of control groups. One is enough for a test.

@@ -22,7 +22,7 @@ var (
 
 type object map[string]any
 
-// call decodes the server's response into out, unless it has no body.
+// call decodes the body of the server's response, if there is one, into out.
 func call(path string, body object, out any) error {
 	text, err := json.Marshal(body)
 	if err != nil {

@@ -1,10 +1,10 @@
-//! Groups of commands, as they stand in the log.
+//! Groups of commands, as the log holds them.
 
 use codeq_core::codec::{begin_record, push_command, read_record};
 use codeq_core::command::{Claim, Command, Enqueue, NewTask, Selector, Sweep};
 use codeq_core::moment::Moment;
 
-/// What can be read is written so that it reads the same.
+/// A group that decodes is encoded to bytes that decode to the same group.
 pub fn run(data: &[u8]) {
     if let Ok((at, commands)) = read_record(data) {
         assert_eq!(read_record(&written(at, &commands)), Ok((at, commands)));

@@ -6,7 +6,7 @@ thread_local! {
     static FILE: tempfile::NamedTempFile = tempfile::NamedTempFile::new().expect("a file");
 }
 
-/// Is read, or refused with words.
+/// A configuration is accepted, or refused with a message.
 pub fn run(data: &[u8]) {
     let (file, variables) = match data.iter().position(|byte| *byte == 0) {
         Some(at) => (&data[..at], &data[at + 1..]),

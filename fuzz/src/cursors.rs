@@ -6,7 +6,7 @@ use codeq_core::keys::Seq;
 use codeq_core::read::ListQuery;
 use codeq_server::service::cursor::{decode, decode_from, encode, encode_from};
 
-/// Texts that come as cursors are refused or read, and what is made of any position is read as that.
+/// Any text is either refused as a cursor or decoded, and a cursor made of any position decodes to that position.
 pub fn run(data: &[u8]) {
     let query = ListQuery { tenant: "acme".into(), ..ListQuery::default() };
     let about = [Some("acme".to_owned()), None];

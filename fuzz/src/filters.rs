@@ -3,7 +3,7 @@
 use codeq_core::read::ListQuery;
 use codeq_server::service::filter;
 
-/// Is read or refused, the same each time.
+/// A filter is accepted or refused, with the same outcome each time.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (mut one, mut two) = (ListQuery::default(), ListQuery::default());

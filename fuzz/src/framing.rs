@@ -2,7 +2,7 @@
 
 use codeq_net::Framing;
 
-/// However the bytes are split, the verdict is the same. A refusal spoils one byte, and nothing else changes any.
+/// The verdict does not depend on how the bytes are split. A refusal overwrites one byte; otherwise no byte changes.
 pub fn run(data: &[u8]) {
     let spoiled = |step| {
         let checked = checked(data, step);
@@ -12,7 +12,7 @@ pub fn run(data: &[u8]) {
     for step in [1, 2, 7] {
         let pieces = spoiled(step);
         assert!(pieces <= 1 && whole <= 1);
-        // A byte is spoiled by a NUL, which changes nothing where there is one already.
+        // The byte is overwritten with a NUL, which cannot be seen if it was one already.
         assert!(pieces == whole || data.contains(&0), "in pieces of {step} bytes");
     }
 }

@@ -1,4 +1,4 @@
-//! Whatever reads bytes that others wrote, as functions of bytes. Each must return: a panic is a bug.
+//! The functions that read bytes from outside, each as a function of those bytes. Each must return: a panic is a bug.
 
 pub mod commands;
 pub mod configuration;
@@ -9,7 +9,7 @@ pub mod log;
 pub mod rows;
 pub mod tokens;
 
-/// A function that is fuzzed, and inputs that it accepts.
+/// A function that is fuzzed, and inputs to start from.
 pub struct Target {
     pub name: &'static str,
     pub run: fn(&[u8]),
@@ -22,6 +22,6 @@ macro_rules! targets {
     };
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 8] =
     targets![commands, configuration, cursors, filters, framing, log, rows, tokens];

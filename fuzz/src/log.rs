@@ -13,7 +13,7 @@ macro_rules! files {
     };
 }
 
-/// A log that ends torn. The fixture of the first version.
+/// A log with a torn end: the fixture of the first version.
 const SEGMENTS: [(&str, &[u8; 1024]); 8] = files![
     "0000000000000001.spare",
     "0000000000000003.seg",
@@ -26,8 +26,8 @@ const SEGMENTS: [(&str, &[u8; 1024]); 8] = files![
 ];
 const WATERMARK: [(&str, &[u8; 8192]); 1] = files!["watermark"];
 
-/// The first byte says which file is changed, the next two where, the fourth whether checksums are mended; the rest is
-/// written there. Opening it and verifying it come to the same verdict.
+/// The first byte says which file is changed, the next two where, the fourth whether the checksums are corrected; the
+/// rest is written there. Opening the changed log and verifying it must reach the same verdict.
 pub fn run(data: &[u8]) {
     let Some(([file, low, high, mend], patch)) = data.split_first_chunk::<4>() else { return };
     let mut files: Vec<(&str, Vec<u8>)> =

@@ -1,4 +1,4 @@
-//! Rows, as they lie in the store.
+//! Rows, as the store holds them.
 
 use codeq_core::State;
 use codeq_core::command::{Claim, Command, Enqueue, NewTask, Outcome, PutRecord, Selector, Submit};
@@ -11,7 +11,7 @@ use codeq_core::reply::Reply;
 use codeq_core::rows::{BodyRow, IdempotencyRow, MetaRow, OutboxRow, QueueRow, RecordRow, TaskRow};
 use codeq_store::MemStore;
 
-/// The first byte says which table. What can be read is written so that it reads the same.
+/// The first byte chooses the table. A row that decodes is encoded to bytes that decode to the same row.
 pub fn run(data: &[u8]) {
     let Some((table, row)) = data.split_first() else { return };
     let key = keys::task(Seq(7));
@@ -37,7 +37,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// The rows of a shard in which tasks were made, claimed and completed.
+/// The rows of a shard in which tasks were created, claimed and completed.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut store = MemStore::new();
     let mut state = State::load(&store, ShardId(0), 1).expect("an empty shard");

@@ -17,7 +17,7 @@ thread_local! {
     };
 }
 
-/// Nothing passes: there is no key that a signature could fit.
+/// No token is accepted: there is no key that a signature could fit.
 pub fn run(data: &[u8]) {
     let Ok(token) = std::str::from_utf8(data) else { return };
     AUTH.with(|(auth, runtime)| {

@@ -1,4 +1,4 @@
-"""What an attack is: a name, a sentence, settings, and functions that prepare and do it."""
+"""What an attack is: a name, a description, settings, and functions that prepare and run it."""
 
 import dataclasses
 import time
@@ -15,11 +15,11 @@ class Attack:
     # What it does, and what is expected of the server.
     text: str
     prepare: Callable | None = None
-    # How long it goes on at most; B is measured as long as it lasts.
+    # How long it may last, in seconds; B is measured as long as it lasts.
     seconds: float = 8
-    # Whether B's load runs beside it. Attacks that only ask a question do not need it.
+    # Whether B's load runs during it. Attacks that only check a response do not need it.
     victim: bool = True
-    # Settings beside harness.SETTINGS; and those that a binary may not know yet.
+    # Settings in addition to harness.SETTINGS; `optional` ones are left out if the binary does not know them.
     settings: dict = dataclasses.field(default_factory=dict)
     optional: dict = dataclasses.field(default_factory=dict)
     # How the server is started: keywords of harness.Server.
@@ -27,7 +27,7 @@ class Attack:
 
 
 def attack(key, title, **more):
-    """Registers a function as an attack. Its doc comment is the text."""
+    """Registers a function as an attack. Its doc comment becomes the attack's text."""
 
     def register(function):
         ATTACKS[key] = Attack(key, title, function, " ".join(function.__doc__.split()), **more)
@@ -37,7 +37,7 @@ def attack(key, title, **more):
 
 
 class Run:
-    """One attack on one server: what it may use, and where it says what it saw."""
+    """One attack on one server: what it may use, and where it records what it saw."""
 
     def __init__(self, server, directory):
         self.server = server
@@ -59,13 +59,13 @@ class Run:
         return self.left() > 0 and self.server.alive()
 
     def hold(self, seconds=None):
-        """Stays as it is, to the end of the attack or for so long."""
+        """Waits until the end of the attack, or for this many seconds if that is sooner."""
         end = self.deadline if seconds is None else min(self.deadline, time.monotonic() + seconds)
         while time.monotonic() < end and self.server.alive():
             time.sleep(0.05)
 
     def end_measurement(self):
-        """B is measured up to here. What becomes of the server after it is the attack's own doing."""
+        """B is measured up to here: from now on, the attack itself stops the server."""
         self.measured_until = time.monotonic()
 
     def fact(self, name, value):

@@ -19,7 +19,7 @@ DNS_ADDRESS = ("127.77.0.53", 53)
 
 
 class NameServer(threading.Thread):
-    """Answers `*.b.attack.test` with 127.0.0.1, and to everything else says nothing."""
+    """Answers queries for `*.b.attack.test` with 127.0.0.1, and ignores all others."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -58,21 +58,21 @@ class NameServer(threading.Thread):
         if labels[-3:] != [b"b", b"attack", b"test"] or len(question) < 5:
             return None
         is_a = question[-4:-2] == b"\x00\x01"
-        # Every record names the question; TTL 0, so that each call asks anew.
+        # Every record names the question; TTL 0, so that each call queries again.
         record = b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x00\x00\x04\x7f\x00\x00\x01" if is_a else b""
         head = query[:2] + b"\x81\x80\x00\x01" + (b"\x00\x01" if is_a else b"\x00\x00") + b"\x00\x00\x00\x00"
         return head + question + record
 
 
 class Receiver(threading.Thread):
-    """B's side of webhooks: when the first came for each task, or each queue that has work."""
+    """B's receiver of webhooks: records when the first call came for each task, or for each queue that has work."""
 
     def __init__(self):
         super().__init__(daemon=True)
         came = self.came = {}
 
         class Handler(http.server.BaseHTTPRequestHandler):
-            # HTTP/1.0, so that each call is a new connection and asks for the name anew.
+            # HTTP/1.0, so that each call needs a new connection and queries the name again.
             protocol_version = "HTTP/1.0"
 
             def do_POST(self):
@@ -110,8 +110,8 @@ def silent_names(run):
         settings={"webhooks": {"allowedNetworks": ["127.0.0.1/32"]}, "resultWebhookMaxAttempts": 2,
                   "resultWebhookBaseBackoffSeconds": 1})
 def silent_dns(run):
-    """400 tasks of A end whose webhooks have host names that never resolve. Every 400 ms, a task of B ends whose webhook
-    resolves at once. Each of B's callbacks must arrive, and soon."""
+    """400 tasks of A end; the host names of their webhooks never resolve. Every 400 ms a task of B ends; the host name of
+    its webhook resolves at once. Each of B's callbacks must arrive, within 2 s."""
     receiver, ended = run.kept["receiver"], {}
     attacker, client = wire.Client(run.server, "a"), wire.Client(run.server, "b")
     task = '{"command":"called","payload":{},"webhook":"http://n%d.a.attack.test/"}'
@@ -152,7 +152,7 @@ def names_answered(run):
 @attack("n", "callbacks to one address through 100 host names", prepare=names_answered, victim=False, seconds=5,
         server={"make": dns_server}, settings={"webhooks": {"allowedNetworks": ["127.0.0.1/32"]}})
 def many_names(run):
-    """100 tasks of A end whose webhooks have 100 host names for one address, which accepts calls and does not answer. At
+    """100 tasks of A end; their webhooks have 100 host names for one address, which accepts calls and does not answer. At
     most `webhooks.maxPerHost` (16) calls may run at once, under whatever name."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=512)
     listening.settimeout(0.2)
@@ -161,7 +161,7 @@ def many_names(run):
     client.must("POST", "/tasks/batch", '{"tasks":[%s]}' % ",".join(task % at for at in range(100)))
     client.all_of("/admin/queues/named/purge", {})
     calls = []
-    # Shorter than a call may take: whoever has called is still there.
+    # The attack is shorter than a call may take, so every call that came is still open.
     while run.on():
         try:
             calls.append(listening.accept()[0])
@@ -209,7 +209,7 @@ def notifications(run):
 
 # --- h: file descriptors ---
 
-# Of 500 kB each, and the pause between them: 12 MB a second, three segments in all.
+# B's writes, of 500 kB each, and the pause between them: 12 MB a second, three log segments in all.
 WRITES = 400
 PAUSE = 0.04
 
@@ -217,12 +217,12 @@ PAUSE = 0.04
 @attack("h", "1,300 idle sockets at 1,024 file descriptors, while the log grows by 200 MB", seconds=22,
         server={"nofile": 1024})
 def idle_sockets(run):
-    """A stranger keeps 1,300 idle connections open; the server may have 1,024 files. B, connected before,
-    writes 200 MB, so that new log segments are needed. B's writes must continue, and `/readyz` must say whether they do."""
+    """A stranger keeps 1,300 idle connections open, and the server may have 1,024 open files. B, connected before, writes
+    200 MB, so that new log segments are needed. B's writes must continue, and `/readyz` must say whether they do."""
     port = run.server.http
     writer = wire.Client(run.server, "b")
     probe = wire.Client(run.server, "b")
-    # A connection that has asked something may be idle for longer.
+    # A connection that has already made a request may be idle for longer.
     probe.ask("GET", "/readyz", base="")
     idle = {}
     poll = select.poll()
@@ -264,7 +264,7 @@ def idle_sockets(run):
     run.fact("idle sockets open", len(idle))
     run.fact("MB written by B", written // 2)
     run.check("B's writes continue", written and not failed, f"{written} accepted, refused: {failed or 'none'}")
-    # One that is about to end gets the time to.
+    # A server that is about to end gets the time to.
     run.hold(0.5)
     if run.server.alive():
         failing = written < WRITES and bool(failed)

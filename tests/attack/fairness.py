@@ -1,4 +1,4 @@
-"""Attacks by which one tenant takes time or places that others need."""
+"""Attacks in which one tenant takes time or slots that others need."""
 
 import json
 import threading
@@ -25,8 +25,8 @@ def enqueue_many(client, command, count):
 
 @attack("0", "control: A does honest work")
 def honest(run):
-    """Four connections of A enqueue, claim and complete as fast as they are answered. This is what sharing the machine
-    costs, and what the attacks are to be compared with."""
+    """Four connections of A enqueue, claim and complete as fast as they are answered. This shows what sharing the machine
+    costs; compare the attacks with it."""
     cycles = [0]
 
     def work(_):
@@ -47,7 +47,7 @@ def honest(run):
 
 
 def finished_tasks(run):
-    """100 queues of tasks that were made before a moment and ended after it: every one is looked at, none goes."""
+    """Tasks in 100 queues, created before a moment and finished after it: a cleanup visits all of them and removes none."""
     client = wire.Client(run.server, "a")
     commands = [f"old-{at}" for at in range(100)]
     for command in commands:
@@ -61,9 +61,8 @@ def finished_tasks(run):
 
 @attack("d", "repeated cleanups over 100 queues", prepare=finished_tasks)
 def cleanups(run):
-    """Two connections repeat a cleanup that looks at 200,000 finished tasks of 100 queues and removes none, and follow the
-    cursor if there is one. A call must
-    be bounded in rows and time, whatever the number of queues."""
+    """Two connections repeat a cleanup that visits 200,000 finished tasks of 100 queues and removes none, and follow the
+    cursor if there is one. A call must be bounded in rows and time, whatever the number of queues."""
     longest = [0.0]
     calls = [0]
 
@@ -95,7 +94,7 @@ def many_tasks(run):
 
 @attack("e", "filtered lists of 200,000 tasks that match none", prepare=many_tasks)
 def filters(run):
-    """Eight connections list with filters that match none of 200,000 tasks and follow the cursors. Lists must not hold
+    """Eight connections list with filters that match none of 200,000 tasks and follow the cursors. Lists must not block
     the shard or the threads that answer others."""
     pages = [0]
 
@@ -127,8 +126,8 @@ def many_transitions(run):
 
 @attack("f", "1,000 event streams from the oldest position", prepare=many_transitions)
 def catch_up(run):
-    """1,000 connections open `/events` with a Last-Event-ID from before all that is kept and read nothing; after two seconds
-    they are closed and it begins again. Catching up must not hold commits, nor copy what is kept for everyone."""
+    """1,000 connections open `/events` with a Last-Event-ID older than all kept events, and read nothing. After two seconds
+    they are closed and opened again. Catching up must not delay commits, nor copy the kept events for each reader."""
     head = wire.request(run.server, "a", "GET", "/events", "Last-Event-ID: 0\r\n")
     opened = 0
     while run.on():
@@ -321,7 +320,7 @@ def labels(run):
     for at in range(300):
         client.all_of(f"/admin/queues/gone-{at}/purge", {})
     time.sleep(0.05)
-    # Whatever finished before an hour from now.
+    # Everything that has finished so far.
     later = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
     client.all_of("/admin/tasks/cleanup", {"before": later, "limit": 1000})
     other = wire.Client(run.server, "b")

@@ -38,8 +38,8 @@ def static_token(tenant, scopes, more=None):
     return {"tokenSha256": digest, "subject": f"{tenant}-1", "tenant": tenant, "scopes": scopes, **(more or {})}
 
 
-# Defaults wherever they do not matter to an attack: the table is about what an operator gets without tuning.
-# Batches of 1,000 only make the preparations short.
+# Everything that the attacks do not need keeps its default: the table shows what an operator gets without tuning.
+# Batches of 1,000 only shorten the preparations.
 SETTINGS = {
     "producerAuth": {"staticTokens": [static_token(tenant, ["codeq:admin"]) for tenant in TOKENS]},
     "workerAuth": {"staticTokens": [static_token(tenant, WORKER_SCOPES, {"eventTypes": ["*"]}) for tenant in TOKENS]},
@@ -86,7 +86,7 @@ class Cgroup:
                 self.path = f"/sys/fs/cgroup/memory{path.rstrip('/')}/{name}"
                 os.mkdir(self.path)
                 self._write("memory.limit_in_bytes", LIMIT_BYTES)
-                # Without swap accounting this file does not exist; then there must be no swap to be exact.
+                # Without swap accounting this file does not exist; the limit is then exact only on a machine without swap.
                 if os.path.exists(f"{self.path}/memory.memsw.limit_in_bytes"):
                     self._write("memory.memsw.limit_in_bytes", LIMIT_BYTES)
                 return
@@ -97,7 +97,7 @@ class Cgroup:
                 parent = f"/sys/fs/cgroup{path.rstrip('/')}"
                 while "memory" not in open(f"{parent}/cgroup.subtree_control", encoding="ascii").read().split():
                     if parent == "/sys/fs/cgroup":
-                        raise OSError("no cgroup above this process hands on the memory controller")
+                        raise OSError("no cgroup above this process delegates the memory controller")
                     parent = os.path.dirname(parent)
                 self.path = f"{parent}/{name}"
                 os.mkdir(self.path)
@@ -170,7 +170,7 @@ class Server:
             output = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
 
         def enter():
-            # The suite steps back; only root may undo that.
+            # The suite runs at a lower priority, which the server must not inherit. Only root may raise it again.
             if os.geteuid() == 0:
                 os.setpriority(os.PRIO_PROCESS, 0, 0)
             if nofile:
@@ -294,7 +294,7 @@ class Server:
         return took
 
     def remove(self):
-        """Takes away what it leaves behind, but its log."""
+        """Removes what the server leaves behind, except its log."""
         if self._unread is not None:
             self.stop_reading_log()
             os.close(self._unread)

@@ -1,4 +1,4 @@
-"""Attacks on the server's memory: little is sent, or nothing is read, and much is held for it."""
+"""Attacks on the server's memory: the client sends little or reads nothing, to make the server hold much."""
 
 import time
 
@@ -46,8 +46,8 @@ def announced(run):
 @attack("b", "worker streams, one after another, with Readys that list thousands of commands", seconds=10)
 def held_readys(run):
     """A worker's stream holds 300 Readys for a command without tasks, then sends Readys of almost 4 MiB with 4,000
-    commands. When a stream ends or is not read on, the next one does the same: up to 32 of them, and 1.5 GB. What waits
-    on a stream, and for a tenant, must have a bound in bytes."""
+    commands. When the server ends a stream or stops reading it, the next stream does the same: up to 32 streams and
+    1.5 GB. What waits on a stream, and for a tenant, must be bounded in bytes."""
     small = wire.ready(wire.field(1, b"never"))
     large = wire.ready(wire.field(1, b"n" * 1040) * 4000)
     made, sent = [], 0
@@ -81,8 +81,8 @@ def large_tasks(run):
 
 @attack("c", "24 lists of 250 tasks of 1 MB that are never read", prepare=large_tasks)
 def unread_lists(run):
-    """24 connections ask for `GET /tasks?limit=1000`, where 250 tasks have 1 MB each, and read nothing. A page must have
-    a bound in bytes, and what waits to be read counts against the tenant."""
+    """24 connections ask for `GET /tasks?limit=1000`, where 250 tasks have 1 MB each, and read nothing. A page must be
+    bounded in bytes, and what waits to be read must count against the tenant."""
     sockets = []
     asked = 0
     while run.on() and asked < 24:

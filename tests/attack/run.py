@@ -1,11 +1,14 @@
-"""The attack suite: each attack on a fresh server in a memory cgroup of 512 MiB, with B measured alone and under it.
+"""The attack suite: each attack runs on a fresh server in a memory cgroup of 512 MiB.
+
+Tenant A, or a stranger without a token, attacks. The latency of another tenant, B, is measured alone and under the attack.
 
     python3 tests/attack/run.py --binary target/dist/codeq [--baseline OLD/codeq] [--attacks a,c] [--document]
 
 With a baseline every attack runs on both, one after the other. Figures go to `--out` as JSON and to the terminal as a
 table; `--document` also writes the table into docs/security.md. The exit code is 1 if the binary does not hold: the server
-died, requests of B failed, its p99 is more than three times that of B alone, or a check of an attack fails. Root is needed for the cgroup and for attack g; without
-it the server runs unbounded, and the table says so. All traffic stays on the loopback interface.
+died, requests of B failed, B's p99 is more than three times its p99 alone, or a check of an attack fails. Root is needed
+for the cgroup and for attack g; without it the server runs unbounded, and the table says so. All traffic stays on the
+loopback interface.
 """
 
 import argparse
@@ -38,7 +41,7 @@ def quantile(sorted_values, part):
 
 
 def summary(samples, start, end):
-    """B between two moments. Failed requests count apart; those that timed out also count with the time they waited."""
+    """B between two moments. Failed requests are counted by kind; those that timed out or did not begin also have latencies."""
     seen = [sample for sample in samples if start <= sample[0] < end]
     times = sorted(ms for _, ms, wrong in seen if wrong in (None, "timeout", "not begun"))
     errors = {}
@@ -91,7 +94,7 @@ def once(attack, binary, directory):
         try:
             attack.run(run)
         except OSError as error:
-            # The server refused to go on, or is gone: an outcome, not a fault of the suite.
+            # The server refused or closed the connection, or is gone: an outcome, not a fault of the suite.
             run.fact("broke off", type(error).__name__)
         if attack.victim and server.alive():
             time.sleep(max(0, begun + UNDER_LEAST - time.monotonic()))
@@ -121,9 +124,9 @@ def once(attack, binary, directory):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true", help="say what the attacks do, and end")
+    parser.add_argument("--list", action="store_true", help="print what the attacks do, and exit")
     parser.add_argument("--binary", help="the codeq to attack")
-    parser.add_argument("--baseline", help="another one, to compare with: the table's before")
+    parser.add_argument("--baseline", help="another codeq to compare with; the tables call it before")
     parser.add_argument("--attacks", default="", help=f"some of {','.join(sorted(ATTACKS))}; all without it")
     parser.add_argument("--dir", default=f"{ROOT}/target/attack", help="data, logs and figures; not on a tmpfs")
     parser.add_argument("--out", help="where the JSON goes; DIR/figures.json without it")
@@ -170,7 +173,7 @@ def main():
                 traceback.print_exc()
                 result = {"failed": repr(error)}
             row["runs"][name] = result
-            # The baseline is expected to fall.
+            # The baseline is expected not to hold.
             if name == "after":
                 faults += [f"{key}: {fault}" for fault in table.faults(result)]
             print(f"  {table.one_line(result)}", file=sys.stderr, flush=True)

@@ -98,7 +98,7 @@ def hpack(fields):
 
 
 class Http2:
-    """A connection to a gRPC port that heeds flow control, or sends without asking."""
+    """A connection to a gRPC port. `send` obeys flow control, `write` ignores it."""
 
     def __init__(self, port):
         self.socket = connect(port)
@@ -121,7 +121,7 @@ class Http2:
             self.sent += len(data)
 
     def open(self, path):
-        """The head of a call; its stream."""
+        """Sends the head of a call, and returns its stream."""
         stream = self.next_stream
         self.next_stream += 2
         with self.room:
@@ -132,7 +132,7 @@ class Http2:
         return stream
 
     def send(self, stream, data, patience=5.0):
-        """All of it, as the server gives room. False if it gives none for so long, or has ended the stream."""
+        """Sends all data as flow control permits. False if there is no room for `patience` seconds, or the stream has ended."""
         at = 0
         view = memoryview(data)
         while at < len(data):

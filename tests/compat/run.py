@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Runs the cases of codeQ's clients, in Go and in Python, against a real server.
+"""Runs the cases of the original codeQ's clients, in Go and in Python, against a real server.
 
     run.py [--binary target/debug/codeq] [--only go|python|import] [--case NAME]
 
-Starts the server on free ports with a configuration file of its own, an issuer whose tokens the cases can order, and
-then `go test` and `unittest`, which find everything in the file that COMPAT_FACTS names. Exits with 1 if a case fails.
+In the cases, codeQ means the original. Starts the server on free ports with a configuration file of its own, and an issuer
+that mints tokens for the cases. Then runs `go test` and `unittest`, which find all they need in the file that COMPAT_FACTS
+names. Exits with 1 if a case fails.
 Needs the packages of the tests' Python (`make prepare`). Without a Go that is new enough, the Go cases are skipped and
 a line says so. `--only import` tries scripts/import-codeq on a real Redis, which the others do without.
 """
@@ -32,7 +33,7 @@ from grpc_tools import protoc
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-# The tables of messages that another client of the streams was written from.
+# The messages of both streams, written from the published table of fields alone.
 PROTOS = ROOT / "crates/codeq-server/tests/grpc/python"
 # No case waits for anything near this long.
 DEADLINE_SECONDS = 300
@@ -124,7 +125,7 @@ def cases(name, command, directory, facts, verdict):
     passed = sum(word in ("ok", "PASS") for word in verdicts)
     if not good:
         print(output)
-    # Nothing that ran is nothing that passed.
+    # A part in which no case ran has not passed.
     good = good and passed > 0
     print(f"compat: {name}: {passed} of {len(verdicts)} cases passed in {time.monotonic() - started:.1f} s", flush=True)
     return good

@@ -73,7 +73,7 @@ impl Authenticator {
         ValidatorSet::new(settings, self.validators.load().caches.clone())
     }
 
-    /// Switches to new validators. Pending [`Authenticator::withdrawn`] calls check their tokens again.
+    /// Switches to new validators. Pending [`Authenticator::revoked`] calls check their tokens again.
     pub fn replace(&self, validators: ValidatorSet) {
         self.validators.store(Arc::new(validators));
         self.replaced.send_replace(());
@@ -81,7 +81,7 @@ impl Authenticator {
 
     /// Returns when a fixed token no longer stands for this caller, because a reload removed it or
     /// changed its permissions. Never returns for other tokens. The caller must have authenticated with this token.
-    pub async fn withdrawn(&self, token: &str, role: Role, caller: &Principal) {
+    pub async fn revoked(&self, token: &str, role: Role, caller: &Principal) {
         let mut replaced = self.replaced.subscribe();
         let digest = digest(token);
         if Jwt::parse(token).is_ok() && self.validators.load().fixed(&digest, role).is_none() {

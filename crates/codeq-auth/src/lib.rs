@@ -1,6 +1,6 @@
 //! Authentication: from a bearer token to a [`Principal`].
 //!
-//! Producer and worker tokens have separate validators; each is a list of methods (JWT, static
+//! Producer and worker tokens have separate validators; each is a list of methods (JWT, fixed
 //! tokens) tried in turn. This crate knows nothing of routes, configuration files, the service or
 //! the engine, and does not decide which call needs which permission.
 

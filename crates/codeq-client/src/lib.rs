@@ -9,8 +9,8 @@
 //! - [`webhook`] verifies calls from the server to your endpoints.
 //!
 //! Tasks run at least once. A handler that loses its lease is notified through the task's [`Cancellation`] as soon as
-//! the server is reachable again, but whatever it did until then has happened. If a side effect must not be repeated,
-//! pass [`TaskInfo::fence`] along with it.
+//! the server is reachable again, but the side effects that it had until then stay. If a side effect must not be
+//! repeated, pass [`TaskInfo::fence`] along with it.
 //! ```
 //! use std::time::Duration;
 //!

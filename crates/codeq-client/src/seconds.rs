@@ -13,7 +13,7 @@ pub(crate) fn saturated(value: u64) -> i32 {
     i32::try_from(value).unwrap_or(i32::MAX)
 }
 
-/// Longest time until a deadline: an `Instant` cannot hold every sum.
+/// Longest time until a deadline: adding any duration to an `Instant` could overflow.
 const DEADLINE_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The moment after this much time, or after a century if that is sooner.

@@ -8,7 +8,7 @@ use tonic::{Response, Status, Streaming};
 use crate::error::Error;
 use crate::options::{self, Options};
 
-/// Messages buffered for the connection; each stream has its own, more relevant limit.
+/// Messages buffered for the connection. The drivers limit what is in flight: by `max_in_flight` or by credits.
 const OUTBOUND: usize = 64;
 
 /// Prepares an address for connecting.

@@ -30,7 +30,7 @@ use sha2::Sha256;
 use crate::error::Error;
 use crate::http::types::{Artifact, Status};
 
-/// Calls signed earlier or later than this are rejected, because they may be replayed recordings.
+/// Calls signed longer ago than this, or this far in the future, are rejected: they may be replays of recorded calls.
 const TOLERANCE: Duration = Duration::from_secs(300);
 
 /// Verifies signatures with the secret that the server signs with.

@@ -1,8 +1,8 @@
 //! Everything that can change a shard, as data.
 //!
-//! A command's outcome depends only on the rows, on the moment of the group in which it is applied, and on what the
-//! command carries: names, sizes, and randomness (`seed`) drawn by the caller. The log stores commands, so the order of
-//! variants and fields is part of the on-disk format: add variants at the end and never change one (see `codec`).
+//! A command's outcome depends only on the rows, on the moment at which it is applied, and on what the command carries:
+//! names, sizes, and randomness (`seed`) drawn by the caller. The log stores commands, so the order of variants and
+//! fields is part of the on-disk format: add variants at the end and never change one (see `codec`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -250,7 +250,7 @@ pub struct Cancel {
     pub by: Arc<str>,
 }
 
-/// Changes the priority of a pending or delayed task, when it becomes claimable, or both.
+/// Changes a pending or delayed task: its priority, the time at which it becomes claimable, or both.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Reschedule {
     /// The tenant that owns the task.
@@ -495,9 +495,9 @@ pub struct DeleteRecord {
     pub expected: Option<u64>,
 }
 
-/// Creates tasks under newer rules, which must not change what the [`Enqueue`] commands in existing logs do: payloads
-/// may have up to [`PAYLOAD_BYTES_MAX`](crate::limits::PAYLOAD_BYTES_MAX) bytes, and repeats of an idempotency key are
-/// recognised by comparing payloads as JSON values.
+/// Creates tasks under newer rules: payloads may have up to [`PAYLOAD_BYTES_MAX`](crate::limits::PAYLOAD_BYTES_MAX)
+/// bytes, and repeats of an idempotency key are recognised by comparing payloads as JSON values. The [`Enqueue`] commands
+/// in existing logs must keep the older rules, so this is a separate command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EnqueueByValue {
     /// The tasks to create.

@@ -16,8 +16,8 @@ use crate::record::RecordKind;
 /// Something that code outside the rules may have to react to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// A queue that had no claimable task now has one. Sent once: a waiter that finds more tasks than it takes wakes
-    /// the next waiter.
+    /// A queue that had no claimable task now has one. Sent once, not for each task: serve waiting claims until the
+    /// queue has no claimable task or no claim waits.
     Ready {
         /// The queue that has work.
         queue: QueueId,

@@ -14,7 +14,8 @@ use crate::rows::{BodyRow, IdempotencyRow, TaskRow};
 use crate::step::Step;
 use crate::view::Task;
 
-/// Identifies the work of a task: two enqueues with the same key must have equal fingerprints.
+/// Identifies the work of a task. An enqueue that uses a key again repeats the first one if the fingerprints are equal;
+/// otherwise it is a conflict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fingerprint {
     /// Same command and same payload bytes, as [`Enqueue`](crate::command::Enqueue) compares them.

@@ -73,7 +73,7 @@ pub const QUEUES_PER_TENANT_MAX: usize = 10_000;
 pub const SWEEP_MAX: u32 = 512;
 /// Maximum number of due tasks that a claim handles before it looks at the queue.
 pub const CLAIM_REPAIR_MAX: u32 = 16;
-/// Maximum number of tasks that one call to replay, purge or clean up changes.
+/// Maximum number of tasks that one call of a bulk operation changes, and of callbacks that one call resends.
 pub const BULK_MAX: u32 = 1_000;
 /// Maximum number of tasks that one part of a bulk operation changes: about as much time as a sweep.
 pub const BULK_TAKE_MAX: u32 = 128;

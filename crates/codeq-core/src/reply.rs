@@ -53,7 +53,7 @@ pub enum Reply {
     BulkPart(BulkDone),
     /// What a sweep did.
     Swept(Swept),
-    /// The command was refused. At most, a lease that was over has been ended.
+    /// The command was refused. It changed nothing, except that it may have ended a lease that was over.
     Rejected(Rejection),
     /// The task after a change of its priority or delay.
     Rescheduled(Box<Task>),

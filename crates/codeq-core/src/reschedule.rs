@@ -1,4 +1,4 @@
-//! Reschedule: changes when a waiting task is claimed: its priority, its delay, or both.
+//! Reschedule: changes the priority of a waiting task, its delay, or both.
 
 use crate::command::{Reschedule, RunWhen};
 use crate::history::Event;

@@ -241,13 +241,13 @@ pub struct MetaRow {
     pub next_seq: Seq,
     /// The next queue number.
     pub next_queue: QueueId,
-    /// Engine time of the last group.
+    /// Engine time of the latest command that changed something.
     pub now: Millis,
     /// The settings in force.
     pub settings: Settings,
     /// Number of the next transition.
     pub transitions: u64,
-    /// Wall time of the last group. Since version 2.
+    /// Wall time of that command. Since version 2.
     pub wall: Millis,
 }
 
@@ -485,7 +485,7 @@ impl MetaRow {
         Ok(row)
     }
 
-    /// The moment of the last group.
+    /// The moment of the latest command that changed something.
     pub fn moment(&self) -> Moment {
         Moment { now: self.now, wall: self.wall }
     }

@@ -179,8 +179,8 @@ impl State {
         kv.put(Table::Meta, keys::META, self.meta.encode());
     }
 
-    /// Upgrades rows that an older version wrote. Call it after [`State::load`] and before applying anything. A crash
-    /// repeats the upgrade, so it needs no log.
+    /// Upgrades rows that an older version wrote. Call it after [`State::load`] and before applying anything. After a
+    /// crash, the next start repeats the upgrade, so it need not be logged.
     pub fn upgrade<K: Kv>(&mut self, kv: &mut K) -> Result<(), KvError> {
         if self.outdated.is_empty() {
             return Ok(());

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::setup::Setup;
 use crate::verify::{Report, Verify};
 
-/// Cycles between two drains, which finish, recount and remove everything.
+/// Cycles between two drains, which finish, recount and remove all tasks.
 const DRAIN_EVERY: u64 = 10;
 /// Number of violations to print; the rest are only counted.
 const PRINTED: usize = 20;
@@ -29,7 +29,7 @@ pub struct Tally {
     pub cycles: u64,
     /// Crashes, including those during a start.
     pub crashes: u64,
-    /// The totals of the last report, and the longest times.
+    /// `acked` and `unknown` of the last report, and the highest of every other number.
     pub report: Report,
     /// Total number of violations.
     pub violations: usize,

@@ -29,7 +29,7 @@ impl<'a> Client<'a> {
         Ok(Client { engine, ledger: Writer::create(dir, number)?, runtime: runtime()? })
     }
 
-    /// Proposes a command. `None` if it was refused for lack of room.
+    /// Proposes a command. `None` if the engine refused the call itself, for example for lack of room.
     pub fn ask(&mut self, command: &Command) -> anyhow::Result<Option<Reply>> {
         self.ledger.asked(notes::op(command))?;
         let asked_at = self.engine.wall();

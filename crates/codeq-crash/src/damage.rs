@@ -39,7 +39,7 @@ pub struct Damage {
     /// Number of damaged manifests.
     #[arg(long, default_value_t = 400)]
     pub manifests: u64,
-    /// What to damage, and where.
+    /// Where to make the copies, and the seed for their damage.
     #[command(flatten)]
     pub copies: Copies,
 }
@@ -271,7 +271,7 @@ impl Image {
         Ok(tally)
     }
 
-    /// Damages the manifest in many ways, alternating between this version's and the previous one's.
+    /// Damages the manifest in many ways; every fourth one is as the previous version wrote it.
     pub fn manifests(&self, count: u64, seed: u64) -> anyhow::Result<Tally> {
         let text = fs::read_to_string(self.image().join("MANIFEST"))?;
         let (fields, _) = text.split_once("checksum").context("a manifest without checksum")?;

@@ -78,7 +78,7 @@ fn produce(
     number: usize,
     mut rng: Rng,
 ) -> anyhow::Result<()> {
-    // What recovery brought back is read, and must therefore stay, before anything new is durable.
+    // Before anything new is durable, read what recovery brought back: whatever was shown has to stay.
     for tenant in TENANTS {
         client.look(tenant, 100)?;
     }

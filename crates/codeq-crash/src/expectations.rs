@@ -43,7 +43,7 @@ pub struct Lease {
 pub struct Known {
     /// The tenant that owns it.
     pub tenant: String,
-    /// The command in the case the producer sent.
+    /// The command, in the letter case that the producer used.
     pub command: String,
     /// The digest of its payload.
     pub payload: Digest,

@@ -1,7 +1,7 @@
 //! Crash tests of the engine on a real disk: whatever was acknowledged is still there afterwards.
 //!
 //! ```text
-//! kill, power ─> driver (a process: engine, clients, ledger) ─✂─> verify (a process: engine, expectations)
+//! kill, power ─> driver (a process: engine, clients, ledger) ─ crash ─> verify (a process: engine, expectations)
 //! sweep       ─> copies of a directory with a damaged log: everything is there, or the open fails
 //! damage      ─> the same with damaged stores and manifests, and with files missing or swapped
 //! fault, full ─> a disk whose N-th operation fails, or that is full

@@ -87,7 +87,7 @@ impl Setup {
     }
 }
 
-/// Rules with delays short enough for a drain.
+/// Settings whose delays are short enough for a drain.
 pub fn settings() -> Settings {
     Settings {
         backoff: Backoff { growth: Growth::ExponentialFullJitter, base: 20, max: 200 },
@@ -95,8 +95,8 @@ pub fn settings() -> Settings {
     }
 }
 
-/// The payload of a label: the same everywhere, so that whoever knows the label of an idempotency key can repeat the
-/// enqueue. Most are short, some are large.
+/// The payload that belongs to a label: always the same, so that whoever knows the label of an idempotency key can repeat
+/// the enqueue. Most are short, some are large.
 pub fn payload(label: &str) -> Bytes {
     let draw = text_hash(label);
     let length = match draw % 100 {

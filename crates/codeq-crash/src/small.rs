@@ -152,7 +152,7 @@ fn unexpected(what: &str) -> EngineError {
     EngineError::Failed(format!("unexpected answer: {what}").into())
 }
 
-/// Where to make copies of a directory, and how to damage them.
+/// Where to make copies of a directory, and the seed for their damage.
 #[derive(Debug, Args)]
 pub struct Copies {
     /// Seed for the damage.

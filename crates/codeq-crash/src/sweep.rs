@@ -21,7 +21,7 @@ pub struct Sweep {
     /// Bits to flip in the log; 0 means every bit.
     #[arg(long, default_value_t = 2_000)]
     pub flips: u64,
-    /// What to damage, and where.
+    /// Where to make the copies, and the seed for their damage.
     #[command(flatten)]
     pub copies: Copies,
 }
@@ -46,7 +46,7 @@ pub struct Image {
     dir: tempfile::TempDir,
     /// What was acknowledged.
     pub acked: Contents,
-    /// Contents and used bytes of the newest segment before each of the last frames, oldest first.
+    /// What was acknowledged, and the used bytes of the newest segment: before each of the last frames, and after them.
     pub steps: Vec<(Contents, u64)>,
 }
 
@@ -91,8 +91,8 @@ impl Image {
     pub fn make(root: &Path) -> anyhow::Result<Image> {
         let dir = tempfile::tempdir_in(root)?;
         let live = dir.path().join("live");
-        // Only the requested checkpoint: one that happened to cover the last frames would turn every cut below it
-        // into a log that ends before its store, which no crash leaves and no open accepts.
+        // Only the requested checkpoint. If another one covered the last frames, every cut below it would make a log that
+        // ends before its store: no crash leaves that, and no open accepts it.
         let unhurried =
             Options { memtable_bytes: 1 << 30, checkpoint_log_bytes: u64::MAX, ..options() };
         let engine = Engine::open(&live, unhurried).context("make the image")?;
@@ -118,7 +118,7 @@ impl Image {
         Ok(Image { dir, acked: client.acked, steps })
     }
 
-    /// The directory before the last frames (0), …, or after them.
+    /// The directory after the first `step` of the last frames; 0 is before all of them.
     pub fn step(&self, step: usize) -> PathBuf {
         self.dir.path().join(format!("step-{step}"))
     }

@@ -1,7 +1,7 @@
 //! Opens a directory after a crash and compares it with the ledger.
 //!
-//! The expectations are stored next to the ledger, so that each cycle only adds its own part. The process ends without
-//! shutting the engine down, unless requested: the next crash then finds no checkpoint of a clean shutdown.
+//! The expectations are stored next to the ledger, so that each cycle only adds its own part. Unless a clean shutdown is
+//! requested, the process ends without one, so that the next cycle does not always begin with a fresh checkpoint.
 
 use std::fs;
 use std::path::PathBuf;

@@ -89,8 +89,8 @@ fn verify(disk: &SharedDisk, dir: &Path, manifest: Manifest) -> Result<Backup, O
     Ok(backup)
 }
 
-/// Copies a backup, which is only read, to `dir`, which must be empty or missing, as a data directory of its own. If that
-/// fails after it has begun, the directory keeps what was written and its mark, so that nothing accepts it.
+/// Makes a new data directory from a backup. `dir` must be empty or missing; the backup is only read. If the copy fails
+/// after it has begun, `dir` keeps what was written and its mark, so that nothing accepts it.
 pub fn restore(backup: &Path, dir: &Path, segment_bytes: u64) -> Result<(), OpenError> {
     let (source, target): (SharedDisk, SharedDisk) = (Arc::new(ReadOnlyDisk), Arc::new(RealDisk));
     let manifest = load(&*source, backup)?;

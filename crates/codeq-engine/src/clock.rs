@@ -112,8 +112,8 @@ pub struct EngineClock {
 }
 
 impl EngineClock {
-    /// Continues from `last`, the engine time of the last group, or from a later reading. With neither, the directory
-    /// is new and engine time starts at the wall clock.
+    /// Continues from `last`, the engine time of the last logged command, or from a later reading. With neither, the
+    /// directory is new and engine time starts at the wall clock's reading.
     pub fn start(clock: Arc<dyn Clock>, last: Millis, read: Option<Reading>) -> EngineClock {
         let monotonic = micros(clock.monotonic());
         let boot = clock.boot();

@@ -41,7 +41,7 @@ impl ClockFile {
         ClockFile { disk: Arc::clone(disk), path: layout::clock_path(dir), log_id: manifest.log_id }
     }
 
-    /// Starts the clock of the directory; `last` is the engine time of its last group.
+    /// Starts the clock of the directory; `last` is the engine time of its last logged command.
     pub fn start(&self, clock: Arc<dyn Clock>, last: Millis) -> EngineClock {
         let clock = EngineClock::start(clock, last, self.load());
         self.note(&clock);
@@ -53,7 +53,7 @@ impl ClockFile {
         let text = encode(self.log_id, clock.read());
         let exists = self.disk.exists(&self.path).unwrap_or(false);
         let file = if exists { self.disk.open(&self.path) } else { self.disk.create(&self.path) };
-        // Without the file, the next start continues from the last group.
+        // Without the file, the next start continues from the time of the last logged command.
         let _ = file.and_then(|file| file.write_all_at(text.as_bytes(), 0));
     }
 

@@ -90,8 +90,8 @@ impl Driver for Threads {
         let outputs = &self.pipeline.status.outputs;
         outputs.iter().for_each(|output| output.inbox.notify(Notice::Stop));
         // The shards' threads are first in the list and end first; the commit thread serves them until then.
-        let last = threads.len().saturating_sub(3);
-        for thread in threads.drain(..last) {
+        let shard_threads = threads.len().saturating_sub(3);
+        for thread in threads.drain(..shard_threads) {
             let _ = thread.join();
         }
         self.pipeline.stop();
@@ -114,11 +114,12 @@ fn start(
     let status = Status::new(shards.len(), options.observer.clone());
     let handles: Vec<ShardHandle> =
         shards.iter().zip(&status.outputs).map(|(shard, to)| ShardHandle::new(shard, to)).collect();
-    // After a restart the previous checkpoint is unknown, so nothing is purged because of it.
+    // The log is purged up to the last but one checkpoint of every shard. Where those were is not stored, so nothing is
+    // purged before the next checkpoints.
     let position = |shard: &Shard| FrameIndex(shard.data().read().store.position());
     let positions = shards.iter().map(|shard| [position(shard), FrameIndex(0)]).collect();
-    // The background threads and the pipeline refer to each other: one passes segments to the pipeline, the other
-    // passes jobs to the threads.
+    // The background threads and the pipeline refer to each other: the threads pass segments to the pipeline, and the
+    // pipeline passes jobs to the threads.
     let weak_pipeline = Arc::new(OnceLock::<Weak<Pipeline>>::new());
     let prepared = {
         let weak_pipeline = Arc::clone(&weak_pipeline);

@@ -81,7 +81,7 @@ pub enum OpenError {
     Foreign {
         /// The directory.
         dir: PathBuf,
-        /// How it was recognised.
+        /// Why it cannot be used.
         reason: String,
     },
     /// Files are missing, or belong to another directory.
@@ -89,7 +89,7 @@ pub enum OpenError {
     Mixed {
         /// The directory.
         dir: PathBuf,
-        /// How it was recognised.
+        /// What does not match.
         reason: String,
     },
     /// The log has commands for a shard that the directory does not have.
@@ -179,7 +179,7 @@ pub enum OpenError {
         /// Why it does not decode.
         source: DecodeError,
     },
-    /// The operation needs a running engine.
+    /// The operation needs a running engine, and the engine returned this error.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }

@@ -73,9 +73,10 @@ pub fn commit(
     layout::replace(disk, dir, UNFINISHED, NAME, &text(manifest, note))
 }
 
-/// Finishes a committed installation: names the stores, calls `match_log_to_rows` with the caller's note, and forgets the
-/// installation. `match_log_to_rows` makes everything else that depends on the rows durable; after a crash it is called again.
-/// Returns whether there was an installation. Without one, removes what an uncommitted one has left.
+/// Finishes a committed installation: gives the stores their names, calls `match_log_to_rows` with the caller's note, and
+/// removes `INSTALL`. `match_log_to_rows` makes everything else that depends on the rows agree with them, durably; after a
+/// crash it is called again. Returns whether there was an installation. Without one, removes what an uncommitted one has
+/// left.
 pub fn finish<E: From<OpenError>>(
     disk: &dyn Disk,
     dir: &Path,

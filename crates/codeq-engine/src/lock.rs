@@ -47,7 +47,8 @@ pub fn share(dir: &Path) -> Result<Option<DirLock>, OpenError> {
     }
 }
 
-/// Like [`share`], and with a file to lock if this process may make one, so that nobody opens the directory meanwhile.
+/// Like [`share`], but creates a missing lock file first, if this process may, so that nobody opens the directory
+/// meanwhile.
 pub(crate) fn lock_source(dir: &Path) -> Result<Option<DirLock>, OpenError> {
     // On a read-only disk, nobody can open the directory for writing either.
     let _ = File::options().create(true).append(true).open(layout::lock_path(dir));

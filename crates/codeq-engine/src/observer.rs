@@ -21,8 +21,8 @@ pub trait Observer: Send + Sync + 'static {
     }
 
     /// On a node of a cluster: the next task transition of a shard has this number. Called when the node starts, and
-    /// when its rows were replaced by those of another node; transitions before this one that were not reported are
-    /// missing then.
+    /// when its rows were replaced by those of another node. Transitions with lower numbers that were not reported before
+    /// this call never will be.
     fn resumed(&self, shard: ShardId, next: u64) {
         let _ = (shard, next);
     }

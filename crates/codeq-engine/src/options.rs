@@ -16,15 +16,16 @@ pub const WAKE_DURING_SYNC_AT: usize = 64;
 /// The same for requests that arrive together. They justify a wake-up sooner, because no more follow until some of them
 /// are answered.
 pub const WAKE_DURING_SYNC_POSTED_AT: usize = 16;
-/// Maximum bytes of commands waiting in a shard's inbox.
+/// A shard's inbox accepts no more once the commands waiting in it have more bytes than this.
 pub const INBOX_BYTES_MAX: usize = 64 << 20;
-/// Maximum bytes of enqueues among them.
+/// The same for enqueues: none are accepted once those that wait have more bytes than this.
 pub const ENQUEUES_BYTES_MAX: usize = INBOX_BYTES_MAX / 4 * 3;
 /// Maximum bytes of commands applied under one lock, except for a single larger command.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of commands applied under one lock, so that readers wait for less than a millisecond.
 pub const BATCH_MAX: usize = 256;
-/// Nothing is added to a group of this size before the log has taken it.
+/// A group grows up to this many bytes, unless a single batch is larger. What comes next waits until the log has taken
+/// the group.
 pub const GROUP_BYTES_MAX: usize = 1 << 20;
 /// Once a group has this many requests, nothing more is added to it.
 pub const GROUP_MAX: usize = 4_096;
@@ -66,7 +67,8 @@ pub enum Durability {
 /// Settings of an engine.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Number of shards of a new directory; an existing one must match. `None` accepts what is there, or 1.
+    /// Number of shards of a new directory; an existing one must match. `None` means 1 for a new directory, and any number
+    /// for an existing one.
     pub shards: Option<u16>,
     /// When an operation is acknowledged.
     pub durability: Durability,

@@ -52,6 +52,7 @@ pub struct State {
     pub purge: bool,
     pub stop: bool,
     pub error: Option<EngineError>,
+    /// The commit thread waits for work.
     idle: bool,
 }
 

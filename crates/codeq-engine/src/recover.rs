@@ -310,8 +310,8 @@ fn checkpoint_full(
     for shard in shards.iter_mut().filter(|shard| is_full(shard)) {
         if let Some(job) = shard.freeze(done) {
             match shard.flushed(&mut job.run()) {
-                // A full disk is no reason not to start: reads work, and writes will later.
                 Ok(()) => {}
+                // Start even if the disk is full: reads work, and writes will once there is space.
                 Err(error) if error.is_retryable() => {}
                 Err(error) => return Err(error.into()),
             }

@@ -33,8 +33,8 @@ use crate::scrub::Scrub;
 use crate::shard::Shard;
 use crate::status::{ShardOutput, Status};
 
-/// Number of entries whose digests are kept, to be compared with those that a leader sends with an entry. They are of
-/// the entry that it applied last, so only its entries in flight lie in between.
+/// Number of entries whose digests are kept, to be compared with the leader's. With each entry, a leader sends the digests
+/// as of the entry that it applied last, so only its entries in flight lie between the two.
 const DIGESTS_KEPT: usize = 1_024;
 
 /// Reports a finished checkpoint to the caller that waits for it.
@@ -51,8 +51,8 @@ pub struct Replica {
     next: u64,
     /// Index of the last entry applied.
     applied: u64,
-    /// The latest engine time of an entry. Shards do not note the time of a command that changed nothing, but its client
-    /// was told what was true then.
+    /// The latest engine time of any entry. Shards do not note the time of a command that changed nothing, but its answer
+    /// told a client what was true at that time, so time must not go back before it.
     latest: Millis,
     /// The digests of all shards after each of the last entries, oldest first.
     digests: VecDeque<(u64, Vec<u64>)>,
@@ -185,7 +185,7 @@ impl Replica {
             it.shard.replace_rows(new);
             it.sweeping = false;
         }
-        // The task that somebody waits for may have finished in what the new rows include.
+        // A task that a client waits for may be finished in the new rows.
         self.status.outputs.iter().for_each(|output| output.waiters.wake_all());
         self.applied = applied;
         self.digests.clear();
@@ -289,7 +289,7 @@ impl Replica {
                     Notice::Gone(client) => it.shard.forget(client),
                     Notice::Drain | Notice::Stop => it.shard.drain(),
                     Notice::Checkpoint(done) => self.checkpoint_waits.push(done),
-                    // Only a shard's own thread has its checkpoints written elsewhere.
+                    // Only the checkpoint thread of a single node sends this.
                     Notice::Flushed(_) => {}
                 }
             }
@@ -348,14 +348,14 @@ impl Replica {
                 }
                 _ => it.shard.replay_committed(index, record)?,
             }
-            let unheard = it.shard.group.release();
+            let give_back = it.shard.group.release();
             if let Some(output) = self.status.outputs.get(usize::from(*number)) {
                 output.waiters.committed(&it.shard.group.effects);
             }
             observe(*number, &it.shard.group.effects);
             it.shard.group.clear();
-            if !unheard.is_empty() {
-                it.inbox.push_unbounded(unheard.into_iter());
+            if !give_back.is_empty() {
+                it.inbox.push_unbounded(give_back.into_iter());
             }
         }
         self.applied = index;
@@ -400,7 +400,7 @@ impl Replica {
         }
     }
 
-    /// The proposal with this number, unless it was given up. Older ones can no longer be committed.
+    /// Takes the proposal with this number, unless it was given up. Gives up older ones, which can no longer be committed.
     fn take_proposed(&mut self, number: u64) -> Option<Proposed> {
         while self.proposed.front().is_some_and(|first| first.number < number) {
             if let Some(overtaken) = self.proposed.pop_front() {
@@ -441,7 +441,7 @@ impl Replica {
 
     /// This node stops: nothing will be applied any more.
     pub fn stop(&mut self, error: &EngineError) {
-        // After a failure, too, it is unknown what happened, and the error says more.
+        // After a failure the outcome is unknown as well, but the error says more than `Unknown`.
         let lost = match error {
             EngineError::Failed(_) => error,
             _ => &EngineError::Unknown,
@@ -452,12 +452,12 @@ impl Replica {
         self.refuse(error);
         self.status.close(error);
         for wait in self.take_checkpoint_waits() {
-            // Nobody waits any more if it is gone.
+            // A caller that is gone does not need to know.
             let _ = wait.send(Err(error.clone()));
         }
     }
 
-    /// Answers everything that waits and was not proposed.
+    /// Sends an error to everything that waits and was not proposed.
     pub fn refuse(&mut self, error: &EngineError) {
         for it in &mut self.shards {
             let arrived = it.inbox.take_now(usize::MAX, usize::MAX, true);

@@ -45,9 +45,9 @@ pub struct FirstReply(Arc<First>);
 
 struct First {
     to: Mutex<Option<ReplyTo>>,
-    /// The mailbox that receives the answer, if any.
+    /// The client that reads the mailbox to which the answer goes, if it goes to one.
     mailbox: Option<ClientNumber>,
-    /// Inboxes of the shards in which it waits.
+    /// The inboxes of all shards, in which the claim may wait.
     inboxes: Inboxes,
 }
 
@@ -221,13 +221,13 @@ impl Request {
         Request::with(command, ReplyTo::Nobody, 0)
     }
 
-    /// Its approximate size in memory and in the log; never less than the latter.
+    /// Its approximate size in memory and in the log, and never less than its size in the log.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// Bytes of a command, and of a task in it, besides their texts.
+/// Bytes counted for a command besides its texts, and again for each task in it.
 const BASE: usize = 256;
 /// Maximum bytes of an encoded fingerprint.
 const FINGERPRINT: usize = 19;

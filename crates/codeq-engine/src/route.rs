@@ -1,8 +1,8 @@
 //! Maps commands to shards.
 //!
-//! A task's id determines its shard; the shard that the enqueue chose mints an id that maps to itself. An enqueue
-//! with an idempotency key goes to the shard of the key, so that lookup and insert are one step; any other can go
-//! anywhere. All records of a tenant are in the shard that its name hashes to.
+//! A task's id determines its shard: the shard that creates a task mints an id that maps to this shard. An enqueue with
+//! an idempotency key goes to the shard of the key, so that lookup and insert are one step; any other enqueue can go to
+//! any shard. All records of a tenant are in the shard that the tenant's name hashes to.
 
 use codeq_core::command::{Command, Enqueue, EnqueueByValue, NewTask, ReplayTarget};
 use codeq_core::id::{ShardId, fnv1a64};
@@ -41,7 +41,7 @@ pub fn route(command: &Command, shards: u16) -> Result<Route, EngineError> {
             ReplayTarget::One(id) => Route::One(id.shard(shards)),
             ReplayTarget::Queue { .. } => Route::All,
         },
-        // Of these, the old forms are only in logs: the shard that logged them replays them.
+        // The older versions among these occur only in logs, and the shard that logged them replays them.
         Command::ConfigureV1(_)
         | Command::EnqueueV1(_)
         | Command::EnqueueByValueV1(_)

@@ -331,7 +331,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Serves claims for which there was no room in the log.
+    /// Serves claims that did not fit into an earlier `claim_log_budget`.
     fn serve_unserved(&mut self, data: &mut ShardData, at: Moment) -> Result<(), KvError> {
         let mut effects = std::mem::take(&mut self.effects);
         for queue in std::mem::take(&mut self.unserved_queues) {

@@ -50,7 +50,7 @@ pub struct CheckpointState {
     pub running: bool,
     /// The last frame that the running job covers.
     pub position: FrameIndex,
-    /// Bytes appended to the log when the last checkpoint began.
+    /// Bytes that had been appended to the log when the last checkpoint began.
     pub log_bytes: u64,
     /// When to retry after a full disk or a lack of file descriptors.
     pub retry_at: Option<Instant>,

@@ -108,7 +108,7 @@ impl<'a> Frames<'a> {
 pub(crate) struct Strays {
     /// Where the last one ends; 0 if there are none.
     pub(crate) end: u64,
-    /// The highest frame that any of them knows to be synced.
+    /// The highest frame that any of them says was synced.
     pub(crate) synced: FrameIndex,
 }
 

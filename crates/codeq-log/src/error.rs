@@ -129,7 +129,7 @@ pub enum LogError {
     Foreign {
         /// The file.
         file: PathBuf,
-        /// How it was recognised.
+        /// Why it does not belong here.
         what: String,
     },
     /// The requested frames were purged.

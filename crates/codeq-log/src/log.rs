@@ -155,7 +155,7 @@ impl Log {
         LogReader::new(self.disk.clone(), self.dir.clone(), self.log_id)
     }
 
-    /// Calls `each` with every record from frame `from` on, in order, and where its frame is.
+    /// Calls `each` with every record from frame `from` on, in order, and with the position of the record's frame.
     ///
     /// Returns an error if `from` is before the first frame or more than one past the last, because records would be
     /// missing. One past the last frame is fine and yields none.

@@ -1,8 +1,9 @@
 //! Prepares the segments that the log will need, off the append path.
 //!
 //! A job shares no file with the log, and no memory but two flags: whether it is in progress, and whether the log is
-//! poisoned. It works on the directory, and may run on another thread while the log is written. It can fail or be dropped at any point, and the next job starts from what it finds. Its
-//! steps are ordered so that a crash always leaves a directory that opens with all of its frames.
+//! poisoned. It works on the directory, and may run on another thread while the log is written. It can fail or be dropped
+//! at any point, and the next job starts from what it finds. Its steps are ordered so that a crash always leaves a
+//! directory that opens with all of its frames.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};

@@ -2,8 +2,8 @@
 //!
 //! Frames are followed along their chain from the oldest segment on. Where the chain stops, the question is whether a
 //! crash stopped it: frames after the last synced one may be lost or torn in any way, earlier ones may not. So the
-//! rest of that segment and all later segments are searched for intact frames. A frame that knows the missing one to
-//! be synced proves corruption, and the watermark says how far the log has to reach even if no frame follows.
+//! rest of that segment and all later segments are searched for intact frames. If one of them says that the missing
+//! frame was synced, the log is corrupt. The watermark says how far the log has to reach even if no frame follows.
 
 use std::path::{Path, PathBuf};
 

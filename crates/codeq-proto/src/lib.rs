@@ -21,5 +21,5 @@ pub use prost::Message;
 /// A point in time on the wire.
 pub use prost_types::Timestamp;
 
-/// Both files and their imports, as an encoded `FileDescriptorSet`, for reflection.
+/// Both `.proto` files and their imports, as an encoded `FileDescriptorSet`, for reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -57,9 +57,9 @@ impl From<CheckpointError> for EngineError {
 
 impl Storage {
     /// Checkpoints all shards at the same entry, then frees the log that nobody needs. Waits for the checkpoint that is
-    /// being written, if there is one. False if it is not possible: the node has failed, nothing is applied yet, or a
-    /// shard is ahead, because after a crash a shard may include entries that are not known to be committed. After an
-    /// error that cannot be retried the node stops.
+    /// being written, if there is one. Returns false if no checkpoint is possible: the node has failed, nothing is applied
+    /// yet, or a shard is ahead of the last entry applied. (After a crash, a shard may include entries that are not known
+    /// to be committed.) After an error that cannot be retried the node stops.
     pub async fn checkpoint(&self) -> Result<bool, CheckpointError> {
         let _files = self.store_files.lock().await;
         let written = self.write_rows().await;
@@ -90,8 +90,8 @@ impl Storage {
         });
     }
 
-    /// Begins a checkpoint if many rows are only in memory. If they come faster than they can be written, it waits: a
-    /// checkpoint that cannot keep up slows the writers down, instead of filling the memory.
+    /// Begins a checkpoint if many rows are only in memory. If rows come faster than they can be written, this waits for
+    /// the checkpoint in progress: that slows the writers down instead of filling the memory.
     pub async fn checkpoint_if_due(self: &Arc<Storage>) {
         let unwritten = self.unwritten_bytes();
         if unwritten >= self.options.memtable_bytes.saturating_mul(2) {
@@ -117,7 +117,7 @@ impl Storage {
                 Err(error) => Err(error.into()),
             };
             for wait in waits {
-                // Nobody waits any more if it is gone.
+                // If the receiver is gone, nobody waits any more.
                 let _ = wait.send(outcome.clone());
             }
         });

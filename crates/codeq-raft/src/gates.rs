@@ -1,4 +1,5 @@
-//! Two rules that openraft 0.9 lacks: when a node may stand for election, and when a leader must be silent.
+//! Two rules that openraft 0.9 lacks: when a node may stand for election, and when a leader must be silent. A *lease* is
+//! how long a node counts as alive after its last message.
 //!
 //! **Campaign gate** (pre-vote): a node stands for election only while it can reach a majority in which no node has heard
 //! from a leader within the last lease. So a node that returns from a partition does not depose a healthy leader.
@@ -28,7 +29,7 @@ pub(crate) struct Gates {
 struct State {
     voters: Vec<Vec<NodeId>>,
     pongs: BTreeMap<NodeId, Pong>,
-    /// When this node last accepted a message of a leader.
+    /// When this node last accepted a message from a leader.
     heard: Option<Instant>,
     leads: bool,
 }
@@ -71,7 +72,7 @@ impl Gates {
         matches!(&self.state.lock().voters[..], [only] if only[..] == [self.id])
     }
 
-    /// Records that a message of a leader was accepted.
+    /// Records that a message from a leader was accepted.
     pub fn heard_leader(&self) {
         self.state.lock().heard = Some(runtime::now());
     }

@@ -16,7 +16,7 @@ use crate::log_store::{LogStore, LogStoreError, NewNode, Start};
 use crate::storage::StartError;
 use crate::types::{Member, NodeId};
 
-/// The bits of a node's number: as many as JSON numbers keep.
+/// Bits of a node id: as many as a JSON number holds exactly.
 const NODE_ID_BITS: u32 = 53;
 
 /// Makes `dir` the directory of the only member of a new cluster, with everything that was acknowledged there. An
@@ -75,7 +75,7 @@ fn checkpoint(disk: &SharedDisk, dir: &Path, options: &Options) -> Result<u64, S
     Ok(last.0)
 }
 
-/// A node's number from a random one. 0 means no node.
+/// Turns a random number into a node id. 0 means no node.
 fn node_id(random: u64) -> NodeId {
     (random >> (u64::BITS - NODE_ID_BITS)).max(1)
 }

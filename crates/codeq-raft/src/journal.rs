@@ -61,8 +61,8 @@ pub(crate) struct Journal {
     cut: Option<LogId>,
     /// openraft has purged up to here.
     purged: Option<LogId>,
-    /// openraft has purged up to here, but the log ends before or has another entry there: a snapshot that reaches this
-    /// far is being installed.
+    /// openraft has purged up to here, but the log ends before that or has another entry there: a snapshot that reaches
+    /// this far is being installed.
     held: Option<LogId>,
     /// openraft has committed up to here.
     committed: Option<LogId>,
@@ -104,7 +104,7 @@ impl Journal {
         if self.items.is_empty()
             && let Some(base) = self.base.filter(|base| index <= base.index)
         {
-            // It shares a frame with the first entry that is still needed.
+            // This record shares a frame with the first entry that is still needed.
             if index == base.index && log_id != base {
                 let what = format!("it is purged up to {base}, but entry {log_id} is there");
                 return Err(Contradiction::new(what));
@@ -136,7 +136,7 @@ impl Journal {
     pub(crate) fn on_truncate(&mut self, index: u64) -> Result<(), Contradiction> {
         if let Some(base) = self.base.filter(|base| index <= base.index) {
             if self.items.is_empty() {
-                // It shares a frame with the first entry that is still needed.
+                // This record shares a frame with the first entry that is still needed.
                 return Ok(());
             }
             let what = format!("it is purged up to {base} and truncated from {index} on");

@@ -166,7 +166,7 @@ impl Shared {
             });
         }
         drop(answers);
-        // If no node of a majority knows the time, another one may.
+        // If no node of the first majority knows the time, another node may.
         while !self.gates.is_quorum(&answered) || time::estimate(&notes, last).is_none() {
             let Some((id, noted, wall)) = received.recv().await else { break };
             notes.extend(noted);

@@ -12,7 +12,7 @@
 //! - After a restart our own vote is uncommitted, even if we were the leader: a leader that restarts has to win a new
 //!   term.
 //!
-//! Writers hold the lock on the files, also while they sync. The lock on the journal is only held briefly, so reading
+//! Writers hold the lock on the files, even while they sync. The lock on the journal is only held briefly, so reading
 //! recent entries never waits for a sync.
 //!
 //! `open.rs` creates and recovers a store, and `storage.rs` implements openraft's traits.
@@ -102,7 +102,7 @@ struct Files {
     state: StateFile,
     /// The longest frame that fits into a segment.
     frame_bytes: u64,
-    /// Why the snapshot that openraft has purged for was not installed.
+    /// Why the snapshot for which openraft has purged the log was not installed.
     not_installed: Option<String>,
 }
 
@@ -110,8 +110,8 @@ struct Inner {
     files: Mutex<Files>,
     /// Change it only while holding the lock on `files`.
     journal: Mutex<Journal>,
-    /// Bytes that are certain to fit into the log, and whether there is a job for its directory: as of the last change,
-    /// for those who must not wait for a sync.
+    /// The log's room in bytes, and whether there is a job for its directory. Both are as of the last change, for callers
+    /// that must not wait for a sync.
     room: AtomicU64,
     has_job: AtomicBool,
     /// Changes when an installation succeeds or fails.
@@ -265,7 +265,7 @@ impl LogStore {
         Ok(true)
     }
 
-    /// Records that the snapshot that openraft has purged for cannot be installed. Waiting appends fail.
+    /// Records that the snapshot for which openraft has purged the log cannot be installed. Waiting appends fail.
     pub fn not_installed(&self, reason: &str) {
         self.inner.files.lock().not_installed = Some(reason.to_owned());
         self.inner.installed.send_replace(());

@@ -33,7 +33,8 @@ impl Machine {
             EntryPayload::Blank => rows.replica.skip(id.index),
             EntryPayload::Membership(membership) => {
                 let stored = StoredMembership::new(Some(id), membership);
-                // Durable before any checkpoint includes this entry: a start with the old members could elect alone.
+                // Durable before any checkpoint includes this entry: a node that starts with the old members could elect
+                // itself without the new ones.
                 if !storage.has(Fault::ForgetMembership) && !storage.has(Fault::LateMembership) {
                     storage.log.save_membership(&stored).map_err(|error| AnyError::new(&error))?;
                 }
@@ -61,7 +62,7 @@ impl Machine {
     ) -> Result<(), OpenError> {
         let (storage, origin) = (&self.0, proposal.origin);
         let own = (origin.node, origin.incarnation) == (storage.id, storage.incarnation);
-        // A2. Openraft may write what was proposed in one term in a later one, when other entries have come in between.
+        // A2. Openraft may write a proposal in a later term than it was made in, after entries of other leaders.
         let (term, node) = (id.leader_id.term, id.leader_id.node_id);
         if (term, node) != (origin.term, origin.node) && !storage.has(Fault::NoFence) {
             if own {
@@ -135,7 +136,7 @@ impl RaftStateMachine<Types> for Machine {
     ) -> Result<(), StorageError> {
         let _files = self.0.store_files.lock().await;
         runtime::block(|| self.0.install(meta)).map_err(|error| {
-            // Before the files are free: the stores may be neither the old nor the new ones.
+            // While `_files` is still locked: the stores may be neither the old nor the new ones.
             self.0.fail(&error);
             // Openraft may be waiting for the log to continue after the snapshot.
             self.0.log.not_installed(&error.to_string());

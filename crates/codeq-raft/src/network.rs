@@ -45,14 +45,14 @@ impl Peer {
         let silent = !self.node.gates.may_lead() && !self.node.storage.has(Fault::NeverMute);
         if silent && !matches!(request, Request::Vote(_)) {
             runtime::sleep(pause(limit, self.node.timing.lease())).await;
-            return Err(network("a leader without a majority is mute"));
+            return Err(network("a leader without a majority is silent"));
         }
         let sent = self.node.transport.send(self.target, request, limit).await;
         sent.map_err(|error| NetworkError::new(&error))
     }
 }
 
-/// How long a mute leader waits before a message fails. Rows may take minutes to send, so their limit is long: a leader
+/// How long a silent leader waits before a message fails. Rows may take minutes to send, so their limit is long: a leader
 /// that reaches a majority again must not wait that long before it retries.
 fn pause(limit: Duration, lease: Duration) -> Duration {
     limit.min(lease)
@@ -136,7 +136,7 @@ mod tests {
     use crate::shared::Timing;
 
     #[test]
-    fn a_mute_leader_soon_tries_again_to_send_rows() {
+    fn a_silent_leader_soon_tries_again_to_send_rows() {
         let timing = Timing::default();
         assert!(timing.snapshot > timing.lease() * 10);
         assert_eq!(pause(timing.snapshot, timing.lease()), timing.lease());

@@ -71,7 +71,7 @@ pub struct Node {
     pub(crate) raft: Raft<Types>,
 }
 
-/// Creates the directory of a node, which makes a new cluster or joins one.
+/// Creates the directory of a node that founds a new cluster or joins one.
 pub fn create(
     disk: &SharedDisk,
     dir: &Path,
@@ -166,7 +166,7 @@ impl Node {
         self.shared.compact(&self.raft, u64::MAX).await;
     }
 
-    /// Answers a message of another node.
+    /// Answers a message from another node.
     pub async fn receive(&self, request: Request) -> Response {
         let shared = &self.shared;
         match request {
@@ -228,7 +228,7 @@ impl Node {
         installed.map(Response::Installed).map_err(|error| error.to_string())
     }
 
-    /// Whether it is the only voter.
+    /// Whether this node is the only voter.
     pub(crate) fn is_alone(&self) -> bool {
         self.shared.gates.is_alone()
     }
@@ -298,7 +298,7 @@ impl Node {
     }
 }
 
-/// About how many bytes an entry takes in the log, never fewer.
+/// An estimate of how many bytes an entry takes in the log; never too low.
 fn bytes_of(entry: &Entry) -> usize {
     const BASE: usize = 512;
     match &entry.payload {

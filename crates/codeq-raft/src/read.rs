@@ -82,7 +82,7 @@ async fn run(node: Node) {
 }
 
 impl Shared {
-    /// One round: this node as the leader asks a majority, or any other node asks its leader.
+    /// One round: the leader asks a majority, and any other node asks the leader.
     async fn ask_leader(&self, node: &Node) -> Option<u64> {
         let leader = node.raft.metrics().borrow().current_leader?;
         let limit = self.timing.lease();

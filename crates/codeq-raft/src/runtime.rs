@@ -264,7 +264,7 @@ impl<F: Future> Future for Timeout<F> {
 
 /// The time limit has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the time was up")]
+#[error("the time limit has passed")]
 pub struct Elapsed;
 
 /// The sender of a oneshot channel, in the form that openraft asks for.

@@ -23,7 +23,8 @@ use crate::types::{Member, NodeId, StoredMembership, Types, Vote};
 pub struct Timing {
     /// Interval between a leader's heartbeats.
     pub heartbeat: Duration,
-    /// A follower stands for election after a random time in this range, after the lease of the last leader.
+    /// Once the last leader's lease has ended, a follower waits for a random time in this range before it stands for
+    /// election.
     pub election: (Duration, Duration),
     /// How long the rows of another node may take to arrive and be installed.
     pub snapshot: Duration,
@@ -76,7 +77,7 @@ pub(crate) struct Shared {
     pub receiving: Mutex<Transfers>,
     /// Number of calls of `confirm` whose answers wait for a majority to confirm that this node leads.
     pub confirming: AtomicUsize,
-    /// Those that wait for the next round.
+    /// The answers that wait for the next round.
     pub unconfirmed: Mutex<Unconfirmed>,
     /// Whether this node leads, has applied what its log held, and knows the time.
     pub ready: watch::Sender<bool>,
@@ -113,7 +114,7 @@ impl Shared {
     /// Records who may vote.
     pub fn note_members(&self, members: &StoredMembership) {
         let joint = members.membership().get_joint_config();
-        // Openraft says nothing until it has started.
+        // Openraft reports no members until it has started.
         if !joint.is_empty() {
             self.gates.set_voters(joint.iter().map(|set| set.iter().copied().collect()).collect());
         }

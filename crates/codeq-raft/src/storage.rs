@@ -42,7 +42,7 @@ pub enum StartError {
 /// The rows and the log of a node, and what its parts need to use them.
 pub(crate) struct Storage {
     pub id: NodeId,
-    /// Drawn at every start, so that the node does not take proposals from before a restart for its own.
+    /// Drawn at every start, so that the node does not mistake a proposal from before a restart for one made since.
     pub incarnation: u64,
     pub disk: SharedDisk,
     pub dir: PathBuf,
@@ -177,7 +177,7 @@ impl Storage {
         SnapshotMeta { last_log_id: at, last_membership: membership, snapshot_id }
     }
 
-    /// Replaces this node's rows by those that have arrived from another node.
+    /// Replaces this node's rows with those that have arrived from another node.
     pub fn install(&self, meta: &SnapshotMeta<NodeId, Member>) -> Result<(), StartError> {
         let note = record::encode_note(meta.last_log_id, &meta.last_membership);
         let note = note.map_err(LogStoreError::from)?;

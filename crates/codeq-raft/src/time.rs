@@ -2,14 +2,14 @@
 //!
 //! A leader stamps entries with its engine time and sends it along with every append. Each node notes whose time it is,
 //! together with its own monotonic clock. A new leader asks a majority what they noted and continues from there: never
-//! backwards, never early, late by milliseconds.
+//! backwards, never early, and only milliseconds late.
 //!
-//! A note counts only if it is no older than the stamp of the last entry: from a later leader, or from the same leader
-//! and not of an earlier moment. An earlier leader's time may be ahead of the time that its successor continued from,
-//! and what the successor stamped must not end early either. For the same reason, the time of a leader that was deposed
-//! without noticing does not count. If no note counts, because those who had it
-//! restarted, time continues from the last entry, as it does on a single machine that was rebooted: deadlines are late,
-//! but never early. Wall clocks count only in a new cluster.
+//! A note counts only if it is no older than the stamp of the last entry: it must come from a later leader, or from the
+//! same leader with the same or a later moment. An earlier leader's time does not count, not even if that leader still
+//! runs because it has not noticed that it was deposed: its time may be ahead of the time from which its successor
+//! continued, and then deadlines that the successor stamped would end early. If no note counts, because the nodes that had
+//! one restarted, time continues from the last entry, as it does on a single machine that was rebooted: deadlines are
+//! late, but never early. Wall clocks count only in a new cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -152,8 +152,8 @@ pub(crate) fn by_now(note: &TimeNote) -> Millis {
     note.moment.saturating_add(note.elapsed.saturating_mul(ELAPSED_PER_MILLE) / 1_000)
 }
 
-/// A reading that is not ahead of the true time, as long as only a minority of all voters have clocks that are: it skips
-/// as many of the highest readings as a minority has nodes. It may be behind; deadlines are then late.
+/// A reading that is not ahead of the true time, provided that at most a minority of all voters has clocks that are ahead:
+/// it skips as many of the highest readings as a minority can have nodes. It may be behind; deadlines are then late.
 fn cautious(walls: &mut [Millis], voters: usize) -> Millis {
     walls.sort_unstable();
     let wrong = voters.saturating_sub(1) / 2;

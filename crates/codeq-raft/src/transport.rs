@@ -30,7 +30,7 @@ pub enum Request {
     Ping,
     /// Asks what the node has noted of the time; sent by a new leader.
     Time,
-    /// Asks up to which entry everything is committed. Only a leader that a majority confirms may say.
+    /// Asks up to which entry everything is committed. Only a leader that a majority confirms may answer.
     ReadIndex,
     /// A leader wants to send the rows of all shards.
     SnapshotBegin {

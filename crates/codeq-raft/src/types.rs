@@ -53,7 +53,7 @@ pub struct Proposal {
 }
 
 /// Identifies a proposal. One term can have several leaders, so the term alone is not enough. A node that restarts
-/// counts its proposals from 1 again: the incarnation tells them from those before the restart.
+/// counts its proposals from 1 again: the incarnation tells them apart from those before the restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Origin {
     /// The term in which it was proposed.

@@ -135,8 +135,8 @@ impl Server {
         self.app.apply_config(config).await
     }
 
-    /// Runs the sweep of artifacts now: removes those older than `older_than` that no result names. The
-    /// server also does this at the start and every few hours, for artifacts older than an hour.
+    /// Runs the sweep of artifacts now: removes those older than `older_than` that no result references.
+    /// The server also does this at startup and every six hours, for artifacts older than an hour.
     pub async fn sweep_artifacts(&self, older_than: Duration) -> Result<Swept, String> {
         let service = &self.app.service;
         sweep::sweep(&service.artifacts, service.engine(), older_than).await

@@ -1,9 +1,8 @@
 //! What clients know: every operation they requested, and its outcome.
 //!
-//! The history checkers read nothing else, so the same checkers serve the simulator and a harness that drives a real
-//! server: another process appends one JSON line per operation to a file ([`Line`]), and the checker reads them back
-//! ([`Ledger::parse`]). An operation that was never answered is [`Outcome::Unknown`]: it may have happened at any time
-//! since it was requested, or never.
+//! The history checkers read nothing else. A ledger can be stored as text, one JSON line per operation ([`Line`]).
+//! `codeq-crash` has ledger files of its own, whose entries use the types of this module. An operation that was never
+//! answered is [`Outcome::Unknown`]: it may have happened at any time since it was requested, or never.
 
 use codeq_core::command::{Fence, Millis};
 use codeq_core::id::{ShardId, TaskId};
@@ -29,14 +28,14 @@ pub struct Line {
 pub enum Op {
     /// Create tasks.
     Enqueue {
-        /// The tenant that owns it.
+        /// The tenant of the producer.
         tenant: String,
         /// The tasks to create.
         tasks: Vec<Wanted>,
     },
     /// Lease tasks.
     Claim {
-        /// The tenant that owns it.
+        /// The tenant of the worker.
         tenant: String,
         /// The worker that claims.
         worker: String,
@@ -63,14 +62,14 @@ pub enum Op {
     PurgeWaiting(Queue),
     /// Remove a tenant's finished tasks.
     Cleanup {
-        /// The tenant that owns it.
+        /// The tenant.
         tenant: String,
     },
     /// Report the delivery of a result callback.
     Callback(Ref, Delivered),
     /// Something that no history checker looks at.
     Other(String),
-    /// Change the priority of a waiting task, or when it becomes claimable; `None` keeps that.
+    /// Change the priority of a waiting task, or when it becomes claimable; `None` keeps the time.
     Reschedule(Ref, Option<NotBefore>),
 }
 
@@ -98,7 +97,7 @@ pub struct Queue {
 /// A task that a client wants to create.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Wanted {
-    /// The command in the case the producer sent.
+    /// The command, in the letter case that the producer used.
     pub command: String,
     /// Digest of the payload.
     pub payload: Digest,
@@ -235,7 +234,7 @@ pub struct Seen {
     pub id: TaskId,
     /// The tenant that owns it.
     pub tenant: String,
-    /// The command in the case the producer sent.
+    /// The command, in the letter case that the producer used.
     pub command: String,
     /// A digest of its payload.
     pub payload: Digest,

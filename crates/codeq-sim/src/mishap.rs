@@ -56,7 +56,7 @@ impl Run {
         }
     }
 
-    /// Sets the wall clock: right, or wrong by up to an hour or ten.
+    /// Sets the wall clock: to the right time, up to an hour off, or ten hours off.
     fn set_clock(&mut self) {
         const HOUR: i64 = 3_600_000;
         let ahead = match self.rng.below(6) {
@@ -131,8 +131,8 @@ impl Run {
         let (engine, real) = (server.now().now, self.clock.real());
         if engine > real {
             let text = format!(
-                "after a restart engine time is {engine}, and in truth it is {real}: whatever lasts a \
-                 while would end early"
+                "after a restart engine time is {engine}, but the true time is {real}: leases and delays \
+                 would end early"
             );
             self.report.violations.push(Violation::new(8, text));
         }

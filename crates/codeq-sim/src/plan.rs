@@ -150,7 +150,7 @@ pub struct Plan {
     pub pace: [u64; 6],
     /// Probability of faults.
     pub mishaps: Mishaps,
-    /// Hundreds of tasks pending from the start: more than the rules keep in memory.
+    /// How many hundreds of tasks are pending from the start; if not 0, more than the rules keep in memory.
     pub preload: u64,
 }
 

@@ -141,8 +141,8 @@ impl Saboteur {
         self.bug == Some(bug)
     }
 
-    /// Whether answers leave out the fences: the bugs in the order of tasks claim some without the clients' knowledge, and
-    /// the fences would reveal that before the order does.
+    /// Whether answers leave out the fences. The bugs in the order of tasks make claims that no client knows of, and the
+    /// fences would reveal those claims before the wrong order does.
     pub fn hides_fences(&self) -> bool {
         self.without_fences
             || self.is(Sabotage::OrderBeforeCommit)

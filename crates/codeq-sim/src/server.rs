@@ -56,7 +56,7 @@ impl SimClock {
         now.up += by;
     }
 
-    /// Sets the wall clock, off by this much.
+    /// Sets the wall clock so that it is off by this many milliseconds.
     pub fn set(&self, ahead: i64) {
         self.0.lock().ahead = ahead;
     }
@@ -108,7 +108,7 @@ pub struct Server {
     clock: EngineClock,
     clock_file: ClockFile,
     inbox: Vec<Vec<Request>>,
-    /// Requests that return leases whose clients had gone.
+    /// Requests that give back the leases of clients that have gone.
     unheard: Vec<Vec<Request>>,
     /// Applied, but not given to the log yet.
     open: Vec<Group>,

@@ -337,7 +337,7 @@ impl Workload {
         Command::Enqueue(Enqueue { tenant, tasks: vec![task], atomic: false, seed })
     }
 
-    /// Uses one of a few keys, mostly with the work that belongs to it.
+    /// Uses one of a few keys, mostly with the command and the payload that belong to the key.
     fn enqueue_keyed(&mut self) -> Command {
         let tenant = self.tenant();
         let key = self.rng.below(self.plan.keys);
@@ -368,7 +368,7 @@ impl Workload {
         Command::Claim(Claim { tenant, worker, from, lease, count })
     }
 
-    /// A lease for its worker to act on; `last` means that the worker then forgets it.
+    /// A lease for its worker to act on; `last` means that the worker usually forgets it afterwards.
     fn lease(&mut self, last: bool) -> Option<Held> {
         if !self.zombies.is_empty() && self.rng.chance(self.plan.zombie) {
             let at = self.rng.below(self.zombies.len() as u64) as usize;

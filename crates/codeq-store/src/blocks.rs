@@ -1,7 +1,7 @@
 //! The blocks of a store's file, each with a checksum that is verified on every read.
 //!
 //! The B-tree library trusts the pages it reads: a flipped bit in a branch page leads a search to the wrong leaf, and
-//! one in the allocator's table lets the next checkpoint overwrite live pages. So this module presents the library's
+//! one in the allocator's table lets the next checkpoint overwrite live pages. So this module stores the library's
 //! pages as blocks and adds a checksum of each to the file:
 //!
 //! ```text

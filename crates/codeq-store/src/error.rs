@@ -51,7 +51,7 @@ pub enum StoreError {
     Foreign {
         /// The store's file.
         path: PathBuf,
-        /// How it was recognised.
+        /// Why it does not belong here.
         what: String,
     },
     /// A chunk of exported rows was refused. The import is over and has left nothing; the sender starts again.

@@ -429,8 +429,8 @@ fn guarded_read<T>(path: &Path, work: impl FnOnce() -> Result<T, KvError>) -> Re
     })
 }
 
-/// The temporary name under which the file of a store is built.
-pub fn temporary_name(path: &Path) -> PathBuf {
+/// Where the file of a store is built: under a temporary name next to its final one.
+pub fn unfinished_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".tmp");
     PathBuf::from(name)
@@ -438,7 +438,7 @@ pub fn temporary_name(path: &Path) -> PathBuf {
 
 /// Removes the remains of an interrupted build.
 pub(crate) fn remove_leftover(disk: &SharedDisk, path: &Path) -> Result<(), StoreError> {
-    let leftover = temporary_name(path);
+    let leftover = unfinished_path(path);
     let remove = || -> std::io::Result<()> {
         if disk.exists(&leftover)? { disk.remove(&leftover) } else { Ok(()) }
     };
@@ -451,7 +451,7 @@ pub(crate) fn publish(disk: &SharedDisk, path: &Path) -> Result<(), StoreError> 
         Some(dir) if !dir.as_os_str().is_empty() => dir,
         _ => Path::new("."),
     };
-    disk.rename(&temporary_name(path), path)
+    disk.rename(&unfinished_path(path), path)
         .and_then(|()| disk.sync_dir(dir))
         .map_err(|error| StoreError::io(path, error))
 }

@@ -1,6 +1,6 @@
 //! Builds a store from the chunks of an [`crate::Export`].
 //!
-//! The file is built under a temporary name and gets its own only when every row is there, synced and read back. An
+//! The file is built under a temporary name and gets its final one only when every row is there, synced and read back. An
 //! import that fails or is cut off leaves nothing that could be opened.
 
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::Options;
 use crate::check::check;
 use crate::error::StoreError;
 use crate::export::{END, HEADER_BYTES, ROWS, Totals, VERSION};
-use crate::file::{CheckpointNumbers, publish, temporary_name};
+use crate::file::{CheckpointNumbers, publish, unfinished_path};
 use crate::memtable::Memtable;
 use crate::rewrite::Rewrite;
 
@@ -87,17 +87,17 @@ impl Import {
         let checkpoint =
             CheckpointNumbers { position, live_bytes, digest, owner: self.options.owner };
         file.finish(&self.path, checkpoint)?;
-        let temporary = temporary_name(&self.path);
-        let verified = check(&self.disk, &temporary).and_then(|report| {
+        let unfinished = unfinished_path(&self.path);
+        let verified = check(&self.disk, &unfinished).and_then(|report| {
             let rows: u64 = report.rows.iter().map(|(_, count)| count).sum();
             match rows == self.totals.rows {
                 true => publish(&self.disk, &self.path),
-                false => Err(StoreError::corrupt(&temporary, "rows are missing")),
+                false => Err(StoreError::corrupt(&unfinished, "rows are missing")),
             }
         });
         if verified.is_err() {
             // If this fails too, the next import removes it.
-            let _ = self.disk.remove(&temporary);
+            let _ = self.disk.remove(&unfinished);
         }
         verified.map(|()| Imported { position, rows: self.totals.rows })
     }

@@ -30,7 +30,7 @@ mod write;
 pub use check::{CheckReport, check};
 pub use error::StoreError;
 pub use export::{CHUNK_BYTES, Export};
-pub use file::temporary_name as unfinished_path;
+pub use file::unfinished_path;
 pub use flush::{FlushJob, Flushed};
 pub use import::{Import, Imported};
 pub use mem::MemStore;

@@ -15,7 +15,7 @@ use codeq_disk::SharedDisk;
 use crate::error::StoreError;
 use crate::file::{
     CheckpointNumbers, Durability, StoreFile, View, check_owner, definition, publish,
-    remove_leftover, temporary_name,
+    remove_leftover, unfinished_path,
 };
 use crate::memtable::Memtable;
 use crate::write::Writer;
@@ -55,7 +55,7 @@ impl Rewrite {
         remove_leftover(disk, path)?;
         let options =
             Options { cache_bytes: BUILD_CACHE.min(options.cache_bytes), ..options.clone() };
-        let file = StoreFile::build(disk, &temporary_name(path), &options)?;
+        let file = StoreFile::build(disk, &unfinished_path(path), &options)?;
         let rewrite = Rewrite {
             file,
             next: Table::ALL.first().map(|table| (*table, 0)),
@@ -116,7 +116,8 @@ impl Rewrite {
         self.apply(rows)
     }
 
-    /// Makes the copy durable under its temporary name. `checkpoint` is the one stored in the file at `from`.
+    /// Makes the copy durable under its temporary name. `checkpoint` has the numbers of the copied checkpoint; if the rows
+    /// do not match them, the error names the file at `from`.
     pub(crate) fn finish(
         mut self,
         from: &Path,

@@ -65,7 +65,7 @@ pub struct Client {
     connector: Connector,
     addresses: AllowedAddresses,
     per_address: PerAddress,
-    /// From this many connections on, new requests close theirs.
+    /// While at least this many connections are open, a request closes its connection when it is done.
     kept_max: usize,
     time: Duration,
 }
@@ -96,7 +96,8 @@ pub struct Answered {
     pub retry_after: Option<Duration>,
 }
 
-/// Why there is no answer. Tenants see the messages, so refused, closed, filtered, broken and not HTTP look the same.
+/// Why there is no answer. Tenants see the messages, so these look the same: an address that is not allowed, a closed or
+/// filtered port, a broken connection, and an answer that is not HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// The destination has an address that may not be called. No connection was made.
@@ -199,7 +200,7 @@ impl Client {
     }
 }
 
-/// Reads a body to its end, unless that takes more than a new connection would.
+/// Reads a body to its end, so that the connection can be reused. Gives up on a long one: a new connection costs less.
 async fn discard(mut body: Incoming) {
     let mut left = BODY_BYTES_MAX;
     while let Some(Ok(frame)) = body.frame().await {

@@ -145,7 +145,7 @@ mod tests {
 
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-    /// Answers at once, but for names that begin with `silent`.
+    /// Answers at once, except for names that begin with `silent`.
     #[derive(Default)]
     struct Names(AtomicUsize);
 

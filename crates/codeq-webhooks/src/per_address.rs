@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_may_use_an_addresss_only_slot() {
+    fn a_tenant_may_use_the_only_slot_of_an_address() {
         let calls = PerAddress::new(1);
         let tenant: Arc<str> = "a".into();
         let call = calls.take(&tenant, vec![address(1)]).unwrap();

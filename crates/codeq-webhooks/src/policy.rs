@@ -146,7 +146,7 @@ impl AddressPolicy {
         if ip.is_some_and(|ip| !self.allows(ip)) {
             return Err(Refused::AddressNotAllowed);
         }
-        // An address has only one spelling, because calls are counted by host.
+        // Calls are counted by host, so other spellings of an address are refused.
         if let (Some(IpAddr::V4(ip)), Some(Host::Ipv4(_))) = (ip, url.host())
             && host_of(text) != ip.to_string()
         {

@@ -39,8 +39,9 @@ pub enum Config {
 #[derive(Args)]
 #[command(after_help = "\
 The server rereads its configuration file and its TLS certificate, as it does on SIGHUP. Flags and variables
-keep their values from startup. Changed tokens, issuers, secrets, rate limits, tenant limits, batch
-sizes, default lease, webhook networks, backup target and log level apply at once. If anything is wrong, nothing changes.
+keep their values from startup. Changes to tokens, issuers, allowProducerAsWorker, secrets, rate limits, tenant
+limits, batch sizes, default lease, webhook networks, backup target and log level apply at once. If the
+configuration is invalid, no setting changes.
 
 The token needs the scope codeq:operator.
 

@@ -11,7 +11,7 @@ use crate::cli::{About, Connection, Done, Failure, Session, duration, run as con
 
 /// The queues of the demo, and how long their tasks take.
 const QUEUES: [(&str, u64); 3] = [("demo-resize", 40), ("demo-mail", 10), ("demo-report", 150)];
-/// One task in this many fails for good after its attempts.
+/// One task in this many fails all its attempts and becomes a dead letter.
 const POISON: u64 = 25;
 
 #[derive(clap::Args)]

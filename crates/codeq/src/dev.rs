@@ -115,8 +115,8 @@ impl Args {
 pub fn hint(error: &anyhow::Error) -> Option<&'static str> {
     match error.downcast_ref::<StartError>()? {
         StartError::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse => Some(
-            "another server uses the port: stop it, such as an installed one with `systemctl stop codeq`, or take \
-             free ports with `codeq dev --http-addr 127.0.0.1:0`",
+            "another server uses the port: stop it (`systemctl stop codeq` if it is the installed one), or use free ports: \
+             `codeq dev --http-addr 127.0.0.1:0`",
         ),
         _ => None,
     }

@@ -147,7 +147,7 @@ enum Tool {
     /// Write the manual pages to a directory.
     #[command(hide = true)]
     Man(man::Args),
-    /// Run the program of a worker that must not outlive it.
+    /// Run a worker's program, which must not outlive the worker.
     #[command(hide = true)]
     Supervise(worker::supervise::Args),
     /// Run the simulator: seeded clients, crashes and disk faults, with every invariant checked.

@@ -104,7 +104,7 @@ pub struct Policy {
     /// Dead letters are also enqueued in this queue.
     #[arg(long, value_name = "QUEUE")]
     dead_letter_queue: Option<String>,
-    /// Allowed priorities, 0 to 10, separated by commas.
+    /// Allowed priorities, 0 to 10 (10 counts as 9), separated by commas.
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(0..=10))]
     priority_tiers: Option<Vec<u8>>,
     /// Delete the policy. The queue's tasks stay.

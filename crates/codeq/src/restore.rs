@@ -14,7 +14,7 @@ use crate::cli::{Done, Exit, Failure, bytes_below, ended, talk, watched};
 #[command(after_help = "\
 The backup is verified as it is copied, and does not change. The new directory is independent of it.
 
-A backup in a bucket is first downloaded next to the new directory, which needs room for both.
+A backup in a bucket is first downloaded next to the new directory, so the filesystem needs room for both.
 Credentials, region and endpoint come from the environment, as for the server.
 
 Examples:

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_parsed_like_rusts() {
+    fn ranges_are_written_as_in_rust() {
         assert_eq!(range("1..501"), Ok(1..501));
         assert_eq!(range("7..=9"), Ok(7..10));
         for wrong in ["", "5", "5..5", "9..1", "a..b", "1..-1"] {

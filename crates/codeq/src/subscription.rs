@@ -69,7 +69,7 @@ enum Mode {
     Fanout,
     /// One of each group, in rotation.
     Group,
-    /// One, chosen by the queue's hash.
+    /// One, chosen by a hash of the queue's name.
     Hash,
 }
 

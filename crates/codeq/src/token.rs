@@ -254,7 +254,7 @@ fn jwks(key: &Path, serve: Option<std::net::SocketAddr>) -> Done {
          Connection: close\r\n\r\n{text}"
     );
     for stream in listener.incoming().flatten() {
-        // Whatever is asked, this is the answer. Errors concern the client only.
+        // Every request gets the same response. Errors concern the client only.
         let _ = reply(stream, &answer);
     }
     Ok(())

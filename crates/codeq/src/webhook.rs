@@ -248,7 +248,7 @@ impl Verify {
         let now = signed.filter(|_| self.any_time).unwrap_or_else(SystemTime::now);
         verifier.verify(header, &input(&self.body)?, now).map_err(|error| {
             let hint = match error {
-                codeq_client::webhook::Unverified::Time => "add --any-time to check a recording",
+                codeq_client::webhook::Unverified::Time => "add --any-time to check an older call",
                 codeq_client::webhook::Unverified::Header(_) => {
                     "pass the header as it was received"
                 }

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// What comes at once does so by then.
+// Whatever comes at once has come by then.
 const patience = 30 * time.Second
 
 // An id that no task has.
@@ -223,7 +223,7 @@ func plain(value any) (read any) {
 	return read
 }
 
-// mint orders a token of the issuer. A claim of nil is left out.
+// mint requests a token from the issuer. A claim of nil is left out.
 func (q *queue) mint(claims M) string {
 	q.Helper()
 	now := time.Now().Unix()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The first event is Hello with a token, or the call ends with codeQ's words.
+// The first event must be a Hello with a good token, or else the call ends with codeQ's error.
 func TestHello(t *testing.T) {
 	q := newQueue(t)
 	q.has(q.producerStream().hello("producer"), M{"tenant_id": "acme", "subject": "cart"})
@@ -35,7 +35,7 @@ func TestTokenWithANewline(t *testing.T) {
 	q.has(q.workerStream().hello(" "+facts.Tokens["worker"]+"\r\n"), M{"tenant_id": "acme"})
 }
 
-// Every create is acknowledged once, by its seq, and the end is good.
+// Every create is acknowledged once, by its seq, and the stream ends with OK.
 func TestPipelinedCreates(t *testing.T) {
 	q := newQueue(t)
 	s := q.producer()
@@ -55,7 +55,7 @@ func TestPipelinedCreates(t *testing.T) {
 	q.equal(L{code, said}, L{"OK", ""})
 }
 
-// What a create carries is what the task has; times are kept, keys are honoured.
+// Every field of a create reaches its task; times are kept, idempotency keys are honoured.
 func TestCreateFields(t *testing.T) {
 	q := newQueue(t)
 	s := q.producer()
@@ -89,7 +89,7 @@ func TestCreateWithoutPayload(t *testing.T) {
 	}
 }
 
-// Blanks around commands do not count on either stream, and a blank one is none.
+// Blanks around commands are trimmed on either stream, and a blank command counts as missing.
 func TestTrimmedCommands(t *testing.T) {
 	q := newQueue(t)
 	s, worker := q.producer(), q.worker("worker")
@@ -206,7 +206,7 @@ func TestFourEndings(t *testing.T) {
 	done := M{"task_id": ids[0], "status": "COMPLETED", "result_json": []byte(`{"ok":true}`)}
 	q.has(worker.ask("result_ack", "result", done), M{"ok": true})
 	q.has(worker.ask("result_ack", "result", M{"task_id": ids[1], "status": "FAILED", "error": "broken"}), M{"ok": true})
-	// 0 is what a field that was not set looks like: the backoff policy, at random up to 5 s doubled.
+	// 0 means not set, so the backoff policy applies: a random delay of up to 10 s, twice the base.
 	nack := worker.ask("nack_ack", "nack", M{"task_id": ids[2], "delay_seconds": 0, "reason": "busy"})
 	delay := nack["applied_delay_seconds"].(float64)
 	q.check(nack["ok"] == true && nack["dlq"] == false && delay >= 0 && delay <= 10, nack)
@@ -234,7 +234,7 @@ func TestOthersAndTheirRights(t *testing.T) {
 
 const workerScopes = "codeq:claim codeq:heartbeat codeq:abandon codeq:nack codeq:result codeq:subscribe"
 
-// A stream whose token expires goes on; a new one is not opened with it.
+// A stream outlives its token, but an expired token opens no new stream.
 func TestStreamsOutliveTheirToken(t *testing.T) {
 	q := newQueue(t)
 	// Clocks may differ by 60 s, so this token is good for about three seconds more.

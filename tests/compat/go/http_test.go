@@ -57,7 +57,7 @@ func TestBodiesThatAreEmptyOrNull(t *testing.T) {
 	q.refused(400, "invalid body", "POST", "/tasks", []byte("null"), "producer")
 }
 
-// Routes with a slash behind them are served, or lead to those without.
+// Routes with a trailing slash are served, or redirect to those without one.
 func TestTrailingSlash(t *testing.T) {
 	q := newQueue(t)
 	q.call(202, "POST", "/tasks/", M{"command": q.command, "payload": M{}}, "producer")
@@ -74,15 +74,15 @@ func TestNegativeNumbers(t *testing.T) {
 	q.call(200, "POST", "/tasks/claim", M{"commands": L{q.command}, "leaseSeconds": -1, "waitSeconds": -1}, "worker")
 	q.call(200, "POST", of(task, "/heartbeat"), M{"extendSeconds": -5}, "worker")
 	nack := q.object(q.call(200, "POST", of(task, "/nack"), M{"delaySeconds": -1}, "worker"))
-	// The policy's first delay: at random up to 5 s, doubled.
+	// The first delay of the backoff policy is random, up to 10 s: twice the base.
 	delay := nack["delaySeconds"].(float64)
 	q.check(delay >= 0 && delay <= 10, nack)
 	body := M{"command": q.command, "payload": M{}, "delaySeconds": -1}
 	q.refused(400, "invalid 'delaySeconds' (must be >= 0)", "POST", "/tasks", body, "producer")
 }
 
-// waitSeconds=abc counts as 0 where codeQ has the route; so does a negative one.
-func TestWaitsThatAreNoNumbers(t *testing.T) {
+// On routes that codeQ has, waitSeconds=abc counts as 0, and so does a negative number.
+func TestWaitsThatAreNotNumbers(t *testing.T) {
 	q := newQueue(t)
 	task := q.create(nil)
 	for _, wait := range []string{"abc", "-1", "", "1.5"} {
@@ -90,7 +90,7 @@ func TestWaitsThatAreNoNumbers(t *testing.T) {
 	}
 }
 
-// Blanks around a command do not count, and a blank one is none.
+// Blanks around a command are trimmed, and a blank command counts as missing.
 func TestCommandsAreTrimmed(t *testing.T) {
 	q := newQueue(t)
 	task := q.create(M{"command": "  " + q.command + "\t"})
@@ -103,7 +103,7 @@ func TestCommandsAreTrimmed(t *testing.T) {
 	}
 }
 
-// The same key with the same JSON value is the same task, however it is written; another value is 422.
+// The same key with the same JSON value, however it is written, is the same task; another value is 422.
 func TestIdempotencyByValue(t *testing.T) {
 	q := newQueue(t)
 	body := func(payload string) []byte {
@@ -116,7 +116,7 @@ func TestIdempotencyByValue(t *testing.T) {
 	q.call(422, "POST", "/tasks", body(`{"a":2,"b":{"c":[1,2],"d":null}}`), "producer")
 }
 
-// A nack waits as it says, 0 is at once, the reason is kept, and the last attempt is a dead letter.
+// A nack's delay is kept, 0 means at once, the reason is kept, and the last attempt makes a dead letter.
 func TestNack(t *testing.T) {
 	q := newQueue(t)
 	task := q.claimed(M{"maxAttempts": 3})
@@ -161,12 +161,12 @@ func TestResults(t *testing.T) {
 		q.refused(400, "error required when status=FAILED", "POST", path, failed, "worker")
 	}
 	q.call(200, "POST", path, good, "worker")
-	// A lost answer: the same again is the same record, another outcome is not.
+	// After a lost answer, the same result again gets the same record; another outcome is refused.
 	q.call(200, "POST", path, good, "worker")
 	q.call(409, "POST", path, M{"status": "FAILED", "error": "no"}, "worker")
 }
 
-// codeQ's clients claim without a name and send one with a result, alone and in a batch: it is not compared.
+// codeQ's clients claim without a worker id and send one with a result, alone and in a batch: it is not compared.
 func TestWorkerIdInResults(t *testing.T) {
 	q := newQueue(t)
 	for _, workerID := range []any{"worker-1", "the-name-in-their-configuration", nil} {
@@ -216,7 +216,7 @@ func TestRefusals(t *testing.T) {
 	q.call(405, "DELETE", "/tasks/claim", nil, "worker")
 }
 
-// A claim and a result that are waited for come when they are there.
+// A waiting claim is answered when a task comes, a waiting read when the result does.
 func TestWaiting(t *testing.T) {
 	q := newQueue(t)
 	claims, results := make(chan answer, 1), make(chan answer, 1)
@@ -260,7 +260,7 @@ func TestCreateBatchWithBadItems(t *testing.T) {
 	q.refused(400, "batch size exceeds maximum of 100", "POST", "/tasks/batch", M{"tasks": many}, "producer")
 }
 
-// Claims in batches, and results in batches of which each stands for itself.
+// Claims and results in batches; a bad result fails alone.
 func TestResultsBatchWithBadItems(t *testing.T) {
 	q := newQueue(t)
 	claim := M{"commands": L{q.command}, "count": 10, "leaseSeconds": 60}
@@ -284,7 +284,7 @@ func TestResultsBatchWithBadItems(t *testing.T) {
 	}
 }
 
-// Topics: written twice is written once, in whatever order the tiers come; deleted twice is deleted.
+// Writing the same policy again changes nothing, whatever the order of its tiers; deleting it again succeeds.
 func TestTopics(t *testing.T) {
 	q := newQueue(t)
 	path := "/admin/topics/" + q.command

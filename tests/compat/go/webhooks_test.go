@@ -57,7 +57,7 @@ func TestResultCallbacks(t *testing.T) {
 	q.has(told, M{"taskId": dead["id"], "status": "FAILED", "error": "MAX_ATTEMPTS"})
 }
 
-// A subscription is made, heard of and renewed; claimUrl is the path that codeQ sends.
+// A subscription is created, notified and renewed; claimUrl is the path that codeQ sends.
 func TestNotifications(t *testing.T) {
 	q := newQueue(t)
 	url, calls := q.receiver()

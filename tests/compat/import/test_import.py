@@ -65,7 +65,7 @@ class Import(Case):
         return stats["ready"], stats["delayed"]
 
     def test_import(self):
-        """Pending tasks in their order, delayed ones for their time, the rest only if asked for; a second run adds none."""
+        """Pending tasks keep their order, delayed ones their time; others come only on request; a second run adds none."""
         for n in range(150):
             self.keep("pending:0", payload=f'{{"n": {n},  "big": 9007199254740993}}')
         urgent = self.keep("pending:7", priority=7, attempts=3, webhook="http://127.0.0.1:9/hook", payload='"first"')
@@ -78,11 +78,11 @@ class Import(Case):
         self.keep("pending:0", tenant="globex")
 
         self.assertEqual(self.run_script("--dry-run"), [
-            "1 dead letters, left", "1 in progress, left", "1 of other tenants", "2 would be enqueued (delayed)",
-            "151 would be enqueued (pending)",
+            "1 dead letters, not imported", "1 in progress, not imported", "1 of other tenants",
+            "2 would be enqueued (delayed)", "151 would be enqueued (pending)",
         ])
         self.assertEqual(self.stats(), (0, 0))
-        left = ["1 dead letters, left", "1 in progress, left", "1 of other tenants"]
+        left = ["1 dead letters, not imported", "1 in progress, not imported", "1 of other tenants"]
         expected = sorted([f"153 {ENQUEUED}", *left], key=lambda line: line.split(" ", 1)[1])
         self.assertEqual(self.run_script(), expected)
         self.assertEqual(self.run_script(), expected)
@@ -93,7 +93,7 @@ class Import(Case):
         self.assertEqual(first["webhook"], "http://127.0.0.1:9/hook")
         order = [self.claim()["payload"] for _ in range(150)]
         self.assertEqual(order, [f'{{"n": {n},  "big": 9007199254740993}}' for n in range(150)])
-        # The producer sends it once more, as it would have to codeQ.
+        # The producer sends it again with its key, as it would have done to the original codeQ.
         again = self.call("POST", "/tasks", {
             "command": self.command, "payload": "first", "idempotencyKey": f"key-{self.command}",
         }, expect=202).json
@@ -102,8 +102,8 @@ class Import(Case):
         self.assertIn(f"155 {ENQUEUED}", self.run_script("--in-progress", "--dead-letters"))
         self.assertEqual(self.stats(), (3, 1))
 
-    def test_what_cannot_be_moved(self):
-        """Each task that is not enqueued is named, and the others are."""
+    def test_tasks_that_cannot_be_imported(self):
+        """Each task that cannot be enqueued is named; the others are enqueued."""
         good = self.keep("pending:0")
         broken = self.keep("pending:0", payload="{")
         not_a_number = self.keep("pending:0", payload="NaN")
@@ -120,8 +120,8 @@ class Import(Case):
         self.keep("pending:3", tenant="")
         self.assertEqual(self.run_script(tenant=""), [f"1 {ENQUEUED}"])
 
-    def test_what_cannot_work(self):
-        """No Redis, a token that is not good: code 2, and why."""
+    def test_an_import_that_cannot_run(self):
+        """A token that is refused, and a key that is not a queue: exit code 2."""
         self.keep("pending:0")
         (self.directory / "token").write_text("nobody")
         self.run_script(code=2)

@@ -18,7 +18,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 FACTS = json.loads(Path(os.environ["COMPAT_FACTS"]).read_text())
 TOKENS = FACTS["tokens"]
-# What comes at once does so by then.
+# Whatever comes at once has come by then.
 PATIENCE = 30
 # A body that is not sent at all, which is not the same as `null`.
 NOTHING = object()

@@ -30,7 +30,7 @@ class Admin(Case):
         self.assertEqual(self.task(task["id"])["status"], "COMPLETED")
 
     def test_topics(self):
-        """Written twice is written once, in whatever order the tiers come; deleted twice is deleted."""
+        """Writing the same policy again changes nothing, whatever the order of its tiers; deleting it again succeeds."""
         path = f"/admin/topics/{self.command}"
         policy = {"priorityTiers": [9, 1, 5], "maxAttempts": 3, "retentionSeconds": 60, "maxConsumers": 0}
         created = self.call("PUT", path, policy, "admin", 201).json

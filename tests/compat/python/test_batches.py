@@ -40,7 +40,7 @@ class Batches(Case):
                     self.assertTrue(answer[1]["error"])
 
     def test_atomic_batch(self):
-        """With `atomic=true` one bad item is none at all."""
+        """With `atomic=true`, one bad item refuses the whole batch."""
         good = {"command": self.command, "payload": {}}
         self.call("POST", "/tasks/batch?atomic=true", {"tasks": [good, {"payload": {}}]}, expect=400)
         self.nothing_to_claim()
@@ -55,7 +55,7 @@ class Batches(Case):
         self.assertEqual([task["id"] for task in tasks], ids)
 
     def test_results_batch_with_bad_items(self):
-        """Each result stands for itself; FAILED needs words; answers name their task."""
+        """A bad result fails alone; FAILED needs an error text; answers name their task."""
         held = [self.claimed() for _ in range(4)]
         unknown = "00000000-0000-4000-8000-000000000000"
         done = {"status": "COMPLETED", "result": {"n": 1}}

@@ -17,7 +17,7 @@ class Streams(Case):
         return stream
 
     def test_hello(self):
-        """The first event is Hello with a token, or the call ends with codeQ's words."""
+        """The first event must be a Hello with a good token, or else the call ends with codeQ's error."""
         with Producer() as stream:
             ack = stream.hello("producer")
             self.assertEqual((ack.tenant_id, ack.subject), ("acme", "cart"))
@@ -57,7 +57,7 @@ class Streams(Case):
         self.assertEqual(stream.ends(), ("OK", ""))
 
     def test_create_fields(self):
-        """What a create carries is what the task has; times are kept, keys are honoured."""
+        """Every field of a create reaches its task; times are kept, idempotency keys are honoured."""
         stream = self.producer()
         fields = {"command": self.command, "payload": b'{"a":  1}', "priority": 4, "max_attempts": 2,
                   "webhook": "http://127.0.0.1:9/hook", "idempotency_key": self.command}
@@ -87,7 +87,7 @@ class Streams(Case):
         self.assertEqual([worker.claim(self.command).payload for _ in range(2)], [b"null", b"null"])
 
     def test_trimmed_commands(self):
-        """Blanks around commands do not count on either stream, and a blank one is none."""
+        """Blanks around commands are trimmed on either stream, and a blank command counts as missing."""
         stream, worker = self.producer(), self.worker()
         ack = stream.create(command=f" {self.command}\n", payload=b"{}")
         self.assertEqual(self.task(ack.task_id)["command"], self.command)
@@ -171,7 +171,7 @@ class Streams(Case):
         self.assertTrue(done.ok, done)
         failed = worker.ask("result_ack", "result", task_id=ids[1], status="FAILED", error="broken")
         self.assertTrue(failed.ok, failed)
-        # 0 is what a field that was not set looks like: the backoff policy, at random up to 5 s doubled.
+        # 0 means not set, so the backoff policy applies: a random delay of up to 10 s, twice the base.
         nack = worker.ask("nack_ack", "nack", task_id=ids[2], delay_seconds=0, reason="busy")
         self.assertTrue(nack.ok and not nack.dlq and 0 <= nack.applied_delay_seconds <= 10, nack)
         self.assertEqual(self.task(ids[2])["error"], "busy")

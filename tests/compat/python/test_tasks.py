@@ -64,12 +64,12 @@ class Tasks(Case):
                 answer = self.call("POST", f"/tasks/{task['id']}/nack", body, "worker", 200).json
                 self.assertEqual(answer["status"], "requeued")
                 self.call("POST", "/admin/tasks/cleanup", body, "admin", 200)
-        # Where one is needed, its absence is an invalid body.
+        # Where a body is needed, a missing one is invalid.
         for body in (b"", b"null"):
             self.refused(400, "invalid body", "POST", "/tasks", body, "producer")
 
     def test_trailing_slash(self):
-        """Routes with a slash behind them are served, or lead to those without."""
+        """Routes with a trailing slash are served, or redirect to those without one."""
         def follow(method, path, body, token):
             answer = self.call(method, path, body, token)
             if answer.status in (307, 308):
@@ -91,13 +91,13 @@ class Tasks(Case):
         self.claim(leaseSeconds=-1, waitSeconds=-1)
         self.call("POST", f"/tasks/{task['id']}/heartbeat", {"extendSeconds": -5}, "worker", 200)
         answer = self.call("POST", f"/tasks/{task['id']}/nack", {"delaySeconds": -1}, "worker", 200).json
-        # The policy's first delay: at random up to 5 s, doubled.
+        # The first delay of the backoff policy is random, up to 10 s: twice the base.
         self.assertTrue(0 <= answer["delaySeconds"] <= 10, answer)
         body = {"command": self.command, "payload": {}, "delaySeconds": -1}
         self.refused(400, "invalid 'delaySeconds' (must be >= 0)", "POST", "/tasks", body, "producer")
 
-    def test_waits_that_are_no_numbers(self):
-        """`waitSeconds=abc` counts as 0 where codeQ has the route; so does a negative one."""
+    def test_waits_that_are_not_numbers(self):
+        """On routes that codeQ has, `waitSeconds=abc` counts as 0, and so does a negative number."""
         task = self.create()
         for wait in ("abc", "-1", "", "1.5"):
             with self.subTest(wait=wait):
@@ -105,7 +105,7 @@ class Tasks(Case):
                 self.refused(404, "result not found", "GET", path, token="producer")
 
     def test_commands_are_trimmed(self):
-        """Blanks around a command do not count, and a blank one is none."""
+        """Blanks around a command are trimmed, and a blank command counts as missing."""
         task = self.create(command=f"  {self.command}\t")
         self.assertEqual(task["command"], self.command)
         self.assertEqual(self.claim(commands=["", f" {self.command} ", "   "])["id"], task["id"])
@@ -114,7 +114,7 @@ class Tasks(Case):
             self.refused(400, "invalid command", "POST", "/tasks", body, "producer")
 
     def test_idempotency_by_value(self):
-        """The same key with the same JSON value is the same task, however it is written; another value is 422."""
+        """The same key with the same JSON value, however it is written, is the same task; another value is 422."""
         def create(payload):
             body = f'{{"command":"{self.command}","idempotencyKey":"{self.command}","payload":{payload}}}'
             return self.call("POST", "/tasks", body.encode())
@@ -127,7 +127,7 @@ class Tasks(Case):
         self.assertEqual(create('{"a":2,"b":{"c":[1,2],"d":null}}').status, 422)
 
     def test_nack(self):
-        """A nack waits as it says, 0 is at once, the reason is kept, and the last attempt is a dead letter."""
+        """A nack's delay is kept, 0 means at once, the reason is kept, and the last attempt makes a dead letter."""
         task = self.claimed(maxAttempts=3)
         path = f"/tasks/{task['id']}/nack"
         answer = self.call("POST", path, {"delaySeconds": 0, "reason": "busy"}, "worker", 200).json
@@ -173,12 +173,12 @@ class Tasks(Case):
             self.refused(400, "error required when status=FAILED", "POST", path, {"status": "FAILED", **error})
         self.refused(404, "task not found", "GET", path, token="stranger")
         self.call("POST", path, good, "worker", 200)
-        # A lost answer: the same again is the same record, another outcome is not.
+        # After a lost answer, the same result again gets the same record; another outcome is refused.
         self.call("POST", path, good, "worker", 200)
         self.call("POST", path, {"status": "FAILED", "error": "no"}, "worker", 409)
 
     def test_worker_id_in_results(self):
-        """codeQ's clients claim without a name and send one with a result, alone and in a batch: it is not compared."""
+        """codeQ's clients claim without a worker id and send one with results, alone and in a batch: it is not compared."""
         for worker_id in ("worker-1", "the-name-in-their-configuration", None):
             self.complete(self.claimed(), workerId=worker_id)
             held = self.claimed()
@@ -223,7 +223,7 @@ class Tasks(Case):
         self.call("DELETE", "/tasks/claim", token="worker", expect=405)
 
     def test_delays(self):
-        """`runAt` wins over `delaySeconds`; one that has passed is now; a delayed task is invisible."""
+        """`runAt` wins over `delaySeconds`; a moment in the past means now; a delayed task is invisible."""
         self.create(delaySeconds=60)
         self.nothing_to_claim()
         tomorrow = datetime.now(timezone(timedelta(hours=-3))) + timedelta(days=1)
@@ -233,7 +233,7 @@ class Tasks(Case):
         self.assertEqual(self.claim(waitSeconds=0)["id"], past["id"])
 
     def test_priorities(self):
-        """Higher first, then in order; what is out of range counts as the nearest."""
+        """Higher first, then in order; values out of range are clamped."""
         order = [self.create(priority=priority)["id"] for priority in (0, 5, 99, -3)]
         taken = [self.claim()["id"] for _ in order]
         self.assertEqual(taken, [order[2], order[1], order[0], order[3]])

@@ -41,7 +41,7 @@ class Tokens(Case):
             self.call("GET", f"/admin/queues/{self.command}", token=mint(sub="p", **claims), expect=status)
 
     def test_streams_outlive_their_token(self):
-        """A stream whose token expires goes on; a new one is not opened with it."""
+        """A stream outlives its token, but an expired token opens no new stream."""
         # Clocks may differ by 60 s, so this token is good for about three seconds more.
         expiry = {"iat": int(time.time()) - 120, "exp": int(time.time()) - 57}
         producer_token = mint(sub="brief", **expiry)
@@ -65,7 +65,7 @@ class Tokens(Case):
             self.assertTrue(done.ok, done)
 
     def test_issuer_that_is_no_address(self):
-        """With `jwksUrl`, `issuer` is any text."""
+        """With `jwksUrl`, `issuer` may be any text."""
         jwt = [{"issuer": "codeq-identity", "audience": "codeq-worker", "jwksUrl": "https://id.example.org/keys"}]
         with tempfile.TemporaryDirectory() as directory:
             config = Path(directory) / "codeq.yaml"

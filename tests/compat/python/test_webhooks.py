@@ -60,7 +60,7 @@ class Webhooks(Case):
         self.fail(f"{counts} deliveries are counted instead of {times}: {found}")
 
     def test_callbacks_of_a_batch(self):
-        """Results that come in a batch are told too."""
+        """Results submitted in a batch send callbacks too."""
         with Receiver() as receiver:
             held = [self.claimed(webhook=receiver.url) for _ in range(2)]
             items = [{"taskId": task["id"], "status": "COMPLETED", "result": {}} for task in held]
@@ -70,7 +70,7 @@ class Webhooks(Case):
             self.assertTrue(all(set(one) == SEVEN for one in told))
 
     def test_notifications(self):
-        """A subscription is made, heard of and renewed; `claimUrl` is the path that codeQ sends."""
+        """A subscription is created, notified and renewed; `claimUrl` is the path that codeQ sends."""
         with Receiver() as receiver:
             body = {"callbackUrl": receiver.url, "eventTypes": [self.command], "ttlSeconds": None, "deliveryMode": None,
                     "groupId": None, "minIntervalSeconds": None}
@@ -90,7 +90,7 @@ class Webhooks(Case):
             self.call("DELETE", path, token="worker")
 
     def test_subscriptions_that_are_refused(self):
-        """Event types of others, groups without a name; a token's own group is the default and the only one."""
+        """Bad fields, event types that the token lacks; a token's own group is the default and the only one allowed."""
         with Receiver() as receiver:
             def subscribe(status, token="worker", **fields):
                 body = {"callbackUrl": receiver.url, "eventTypes": [self.command], **fields}

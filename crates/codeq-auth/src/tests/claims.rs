@@ -106,7 +106,7 @@ async fn claims_become_the_principal() {
 }
 
 #[tokio::test]
-async fn the_tenant_is_the_first_of_five_claims() {
+async fn any_of_five_claims_names_the_tenant_and_they_must_agree() {
     let fixture = Fixture::new().await;
     let names = ["tid", "tenantId", "tenant_id", "organizationId", "organization_id"];
     let nobody = changed(claims(), "tid", None);

@@ -1,5 +1,5 @@
-//! Queues, dead letters, topics and cleanup, which need an admin's token. Backups and the configuration, which need an
-//! operator's.
+//! Queues, dead letters, topics and cleanup, which need an admin token; backups and the configuration, which need an
+//! operator token.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::types::{
 };
 use crate::error::Error;
 
-/// A backup of a large server takes long, and says nothing before it is complete.
+/// A backup of a large server takes a long time, and the response begins only once it is complete.
 const BACKUP_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 impl HttpClient {

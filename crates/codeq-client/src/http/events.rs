@@ -7,7 +7,7 @@ use super::types::Status;
 use super::{HttpClient, failed};
 use crate::error::Error;
 
-/// Longest event that is read. The server's have less than a kilobyte.
+/// Longest event that is read. The server's events are shorter than a kilobyte.
 const EVENT_MAX: usize = 1 << 20;
 
 /// A transition of a task.
@@ -42,7 +42,7 @@ pub struct TaskEvent {
 pub enum Event {
     /// A task changed.
     Task(TaskEvent),
-    /// Older transitions are no longer kept: list the tasks anew.
+    /// Transitions were missed because the server no longer keeps them: list the tasks again.
     Missed,
 }
 

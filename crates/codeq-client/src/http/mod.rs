@@ -25,7 +25,7 @@ use crate::options::{self, Options};
 /// Longest response that is read. The server's longest is a task with a payload of 16 MiB, escaped, and a result of the
 /// same size.
 const RESPONSE_MAX: usize = 64 << 20;
-/// Longest error that is read. The server's have a few hundred bytes.
+/// Longest error that is read. The server's errors have a few hundred bytes.
 const PROBLEM_MAX: usize = 64 << 10;
 /// Time limit for a response, in addition to the time the server was asked to wait.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);

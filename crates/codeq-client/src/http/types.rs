@@ -518,7 +518,7 @@ pub struct TopicPolicy {
     pub max_run_seconds: u64,
 }
 
-// An older server refuses fields that it does not know.
+// Zeros are left out, because an older server refuses fields that it does not know.
 fn is_zero(seconds: &u64) -> bool {
     *seconds == 0
 }
@@ -549,7 +549,8 @@ pub struct Topic {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct CleanedUp {
-    /// Tasks that finished before this time, or had expired by it, were removed: the given time, or that of the call.
+    /// The cutoff: the given time, or else the time of the call. Tasks that finished before a given time, or whose
+    /// retention had ended by the time of the call, were removed.
     pub before: String,
     /// Number of tasks removed.
     pub deleted: u64,

@@ -130,7 +130,7 @@ impl Driver {
         self.outbox.push_back(self.last_seq);
     }
 
-    /// The next create whose caller is still waiting.
+    /// The next create that is still unacknowledged.
     fn next_create(&mut self) -> Option<ProducerEvent> {
         while let Some(seq) = self.outbox.pop_front() {
             let Some(pending) = self.pending.get_mut(&seq) else { continue };

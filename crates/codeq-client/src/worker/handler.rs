@@ -37,7 +37,7 @@ impl Handlers {
             async move {
                 let payload = match serde_json::from_slice(&payload) {
                     Ok(payload) => payload,
-                    // Another worker may be able to: this one's release may be too old or too new.
+                    // Another worker may be able to read it: this one's release may be too old or too new.
                     Err(error) => return Outcome::nack(unreadable::<T>(&error)),
                 };
                 match handler(Task { payload, info }).await {

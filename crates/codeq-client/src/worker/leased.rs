@@ -1,8 +1,8 @@
 //! The tasks a worker holds, from assignment to the acknowledgement of their outcome.
 //!
 //! Pure: knows neither the stream nor the handlers, and takes the time as an argument. [`LeasedTasks::due`] returns
-//! what to send next. Each task has at most one message in flight, so an acknowledgement always belongs to the latest
-//! message.
+//! what to send next. Each claim has at most one message in flight, so an acknowledgement always belongs to the claim's
+//! latest message. Acknowledgements that an earlier claim of the task still awaits are counted and ignored.
 
 use std::collections::HashMap;
 use std::time::Duration;

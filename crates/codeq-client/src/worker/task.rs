@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_a_lost_lease_replaces_the_first_reason() {
+    async fn only_a_request_is_replaced_by_another_reason() {
         let (signal, cancellation) = Signal::new();
         assert!(!cancellation.is_cancelled());
         signal.fire(CancelReason::Requested);

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::support::{Running, enqueue, failure, result};
 
-async fn all() -> (TestServer, Producer, HttpClient) {
+async fn start() -> (TestServer, Producer, HttpClient) {
     let server = TestServer::start().await.unwrap();
     let (producer, http) = (server.producer().await.unwrap(), server.http().unwrap());
     (server, producer, http)
@@ -21,7 +21,7 @@ async fn all() -> (TestServer, Producer, HttpClient) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_are_read_listed_and_cancelled() {
-    let (server, producer, http) = all().await;
+    let (server, producer, http) = start().await;
     let mut ids = Vec::new();
     for n in 0..5 {
         ids.push(enqueue(&producer, "mail", &json!({"n": n})).await);
@@ -59,7 +59,7 @@ async fn tasks_are_read_listed_and_cancelled() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn events_are_read_and_continued() {
-    let (server, producer, http) = all().await;
+    let (server, producer, http) = start().await;
     let mut events = http.events(Some("mail"), None).await.unwrap();
     enqueue(&producer, "other", &1).await;
     let first = enqueue(&producer, "mail", &1).await;
@@ -78,14 +78,14 @@ async fn events_are_read_and_continued() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_routes_are_called_and_errors_explain_themselves() {
-    let (server, _, http) = all().await;
+    let (server, _, http) = start().await;
     let new = json!({"command": "mail", "payload": {"n": 1}});
     let made: serde_json::Value = http.post(&["tasks"], &new).await.unwrap();
     let id = made["id"].as_str().unwrap();
     let page: serde_json::Value =
         http.get(&["tasks"], &[("command", Some("mail")), ("status", None)]).await.unwrap();
     assert_eq!(page["items"][0]["id"], id);
-    // What was read can be written again.
+    // A task that was read serialises to the server's JSON.
     let task = serde_json::to_value(http.task(id).await.unwrap()).unwrap();
     assert_eq!((&task["id"], &task["payload"]), (&made["id"], &made["payload"]));
     let typo = json!({"command": "mail", "payload": 1, "prioriti": 1});
@@ -97,8 +97,8 @@ async fn other_routes_are_called_and_errors_explain_themselves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_leaves_outputs_and_anybody_of_the_tenant_reads_them() {
-    let (server, producer, http) = all().await;
+async fn artifacts_are_submitted_with_a_result_and_downloaded() {
+    let (server, producer, http) = start().await;
     let minute = Duration::from_secs(60);
     assert_eq!(http.claim(&["draw"], minute, Duration::ZERO).await.unwrap(), None);
     let id = enqueue(&producer, "draw", &5).await;
@@ -129,7 +129,7 @@ async fn a_worker_leaves_outputs_and_anybody_of_the_tenant_reads_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn queues_are_paused_resumed_and_purged() {
-    let (server, producer, http) = all().await;
+    let (server, producer, http) = start().await;
     // A name that must be escaped in a path.
     let name = "send/mail? 100%";
     http.pause_queue(name).await.unwrap();
@@ -158,7 +158,7 @@ async fn queues_are_paused_resumed_and_purged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_letters_are_listed_replayed_and_purged() {
-    let (server, producer, http) = all().await;
+    let (server, producer, http) = start().await;
     let handler =
         |task: Task<u64>| async move { Err(format!("no luck with {}", task.payload).into()) };
     let worker = Running::start(server.worker().handle("mail", handler));
@@ -194,7 +194,7 @@ async fn dead_letters_are_listed_replayed_and_purged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn topics_are_written_read_and_removed() {
-    let (server, producer, http) = all().await;
+    let (server, producer, http) = start().await;
     let policy = TopicPolicy {
         priority_tiers: Some(vec![0, 5]),
         max_attempts: Some(2),
@@ -222,7 +222,7 @@ async fn topics_are_written_read_and_removed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_tasks_are_changed_and_cancelled_together() {
-    let (server, producer, http) = all().await;
+    let (server, producer, http) = start().await;
     let new = NewTask::new("mail", &1).unwrap().delay(Duration::from_secs(600));
     let id = producer.enqueue(new).await.unwrap().task_id;
     let changes = TaskChanges { priority: Some(7), ..TaskChanges::default() };
@@ -254,7 +254,7 @@ async fn waiting_tasks_are_changed_and_cancelled_together() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn finished_tasks_are_cleaned_up() {
-    let (server, producer, http) = all().await;
+    let (server, producer, http) = start().await;
     let id = enqueue(&producer, "mail", &1).await;
     enqueue(&producer, "mail", &2).await;
     http.cancel(&id).await.unwrap();
@@ -306,8 +306,8 @@ async fn refusals_say_what_and_when() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn subscriptions_are_made_renewed_listed_and_removed() {
-    let (server, _, http) = all().await;
-    let wish = NewSubscription {
+    let (server, _, http) = start().await;
+    let new = NewSubscription {
         callback_url: "https://worker.example.com/wake".to_owned(),
         event_types: vec!["mail".to_owned()],
         ttl_seconds: Some(60),
@@ -315,9 +315,9 @@ async fn subscriptions_are_made_renewed_listed_and_removed() {
         group_id: Some("g".to_owned()),
         min_interval_seconds: Some(1),
     };
-    let made = http.subscribe(&wish).await.unwrap();
+    let made = http.subscribe(&new).await.unwrap();
     let id = &made.subscription_id;
-    assert_eq!(http.subscribe(&wish).await.unwrap().subscription_id, *id);
+    assert_eq!(http.subscribe(&new).await.unwrap().subscription_id, *id);
     let renewed = http.renew_subscription(id, Some(3_600)).await.unwrap();
     assert!(renewed.expires_at > made.expires_at);
     let listed = http.subscriptions().await.unwrap();

@@ -41,7 +41,7 @@ async fn no_task_is_lost_or_doubled_when_connections_are_cut() {
         network.each(Proxy::cut);
     }
     ledger.check().await;
-    assert!(network.workers.connections() > 2, "a cut may come before the last one is repaired");
+    assert!(network.workers.connections() > 2, "a cut may come before the reconnect");
     server.end().await;
 }
 
@@ -67,7 +67,7 @@ async fn no_task_is_lost_or_doubled_on_a_slow_network() {
     let options = network.options(&server).keep_alive(Duration::from_secs(20));
     let ledger = Ledger::start(options).await;
     ledger.reaches(TASKS / 5).await;
-    // Tasks are assigned that do not arrive, until their leases end.
+    // Tasks are assigned but do not arrive. Waits until their leases have ended.
     network.workers.pause();
     ledger.in_progress(|tasks| tasks > 0).await;
     network.producers.pause();

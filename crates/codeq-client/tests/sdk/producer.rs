@@ -87,7 +87,7 @@ async fn many_enqueues_share_a_stream_within_its_bound() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_token_and_a_server_that_is_not_there_are_told_apart() {
+async fn a_bad_token_and_an_unreachable_server_are_told_apart() {
     let mut server = TestServer::start().await.unwrap();
     let stranger = |port| {
         let url = format!("http://{port}");
@@ -190,8 +190,8 @@ async fn a_busy_server_is_asked_again() {
 async fn results_are_waited_for() {
     let server = server().await;
     let producer = server.producer().await.unwrap();
-    let nobody = producer.wait_result("no-such-task", Duration::from_secs(5)).await.unwrap_err();
-    assert!(matches!(nobody, Error::Api { status: 404, .. }), "{nobody}");
+    let missing = producer.wait_result("no-such-task", Duration::from_secs(5)).await.unwrap_err();
+    assert!(matches!(missing, Error::Api { status: 404, .. }), "{missing}");
     let id = enqueue(&producer, "double", &21).await;
     let early = producer.wait_result(&id, Duration::from_millis(1_200)).await.unwrap_err();
     assert!(matches!(early, Error::Timeout));

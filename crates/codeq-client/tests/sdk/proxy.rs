@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 /// The state of the network.
 #[derive(Clone, Copy, Default)]
-struct Weather {
+struct Conditions {
     /// Bytes are held back.
     paused: bool,
     /// Connections with a smaller number are silent for ever.
@@ -27,7 +27,7 @@ struct Weather {
 /// A proxy in front of one port.
 pub struct Proxy {
     addr: SocketAddr,
-    weather: watch::Sender<Weather>,
+    conditions: watch::Sender<Conditions>,
     /// Connections so far.
     count: Arc<AtomicU64>,
     accepting: JoinHandle<()>,
@@ -37,8 +37,8 @@ impl Proxy {
     pub async fn start(target: SocketAddr) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
-        let weather = watch::Sender::new(Weather::default());
-        let receiver = weather.subscribe();
+        let conditions = watch::Sender::new(Conditions::default());
+        let receiver = conditions.subscribe();
         let count = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&count);
         let accepting = tokio::spawn(async move {
@@ -47,7 +47,7 @@ impl Proxy {
                 tokio::spawn(connect(client, number, target, receiver.clone()));
             }
         });
-        Proxy { addr, weather, count, accepting }
+        Proxy { addr, conditions, count, accepting }
     }
 
     pub fn url(&self) -> String {
@@ -56,25 +56,25 @@ impl Proxy {
 
     /// Closes all connections. New ones work.
     pub fn cut(&self) {
-        self.weather.send_modify(|weather| weather.cuts += 1);
+        self.conditions.send_modify(|conditions| conditions.cuts += 1);
     }
 
     /// Holds back all bytes in both directions; connections stay open.
     pub fn pause(&self) {
-        self.weather.send_modify(|weather| weather.paused = true);
+        self.conditions.send_modify(|conditions| conditions.paused = true);
     }
 
     /// Releases the bytes again.
     pub fn resume(&self) {
-        self.weather.send_modify(|weather| weather.paused = false);
+        self.conditions.send_modify(|conditions| conditions.paused = false);
     }
 
     /// Lets new connections work; existing ones stay silent for ever.
     pub fn resume_new(&self) {
         let count = self.count.load(Ordering::SeqCst);
-        self.weather.send_modify(|weather| {
-            weather.paused = false;
-            weather.silent_below = count;
+        self.conditions.send_modify(|conditions| {
+            conditions.paused = false;
+            conditions.silent_below = count;
         });
     }
 
@@ -85,7 +85,7 @@ impl Proxy {
 
     /// Delays each chunk by this much.
     pub fn delay(&self, delay: Duration) {
-        self.weather.send_modify(|weather| weather.delay = delay);
+        self.conditions.send_modify(|conditions| conditions.delay = delay);
     }
 }
 
@@ -100,18 +100,18 @@ async fn connect(
     client: TcpStream,
     number: u64,
     target: SocketAddr,
-    mut weather: watch::Receiver<Weather>,
+    mut conditions: watch::Receiver<Conditions>,
 ) {
-    let cuts = weather.borrow().cuts;
+    let cuts = conditions.borrow().cuts;
     let Ok(server) = TcpStream::connect(target).await else { return };
     client.set_nodelay(true).unwrap();
     server.set_nodelay(true).unwrap();
     let (client_in, client_out) = client.into_split();
     let (server_in, server_out) = server.into_split();
     tokio::select! {
-        () = pass(client_in, server_out, number, weather.clone()) => {}
-        () = pass(server_in, client_out, number, weather.clone()) => {}
-        _ = weather.wait_for(|weather| weather.cuts > cuts) => {}
+        () = pass(client_in, server_out, number, conditions.clone()) => {}
+        () = pass(server_in, client_out, number, conditions.clone()) => {}
+        _ = conditions.wait_for(|conditions| conditions.cuts > cuts) => {}
     }
 }
 
@@ -119,12 +119,12 @@ async fn pass(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     number: u64,
-    mut weather: watch::Receiver<Weather>,
+    mut conditions: watch::Receiver<Conditions>,
 ) {
     let mut buffer = vec![0; 16 << 10];
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
-        let open = |weather: &Weather| !weather.paused && number >= weather.silent_below;
-        let Ok(now) = weather.wait_for(open).await.map(|now| *now) else { return };
+        let open = |now: &Conditions| !now.paused && number >= now.silent_below;
+        let Ok(now) = conditions.wait_for(open).await.map(|now| *now) else { return };
         tokio::time::sleep(now.delay).await;
         if to.write_all(&buffer[..length]).await.is_err() {
             return;

@@ -52,8 +52,8 @@ impl Running {
     }
 }
 
-/// Waits until the lease of a task was extended often enough to have ended without that: a third of it has passed
-/// each time.
+/// Waits until the lease of a task has been extended four times. It is extended whenever a third of it has passed, so
+/// without the extensions it would have ended by then.
 pub async fn outlives_its_lease(http: &HttpClient, id: &str) {
     let lease = || async { http.task(id).await.unwrap().lease_until };
     soon(async {
@@ -68,7 +68,7 @@ pub async fn outlives_its_lease(http: &HttpClient, id: &str) {
     .await;
 }
 
-/// It, or the test fails.
+/// Awaits the future. The test fails if that takes longer than [`TIMEOUT`].
 pub async fn soon<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(TIMEOUT, future).await.expect("it takes too long")
 }

@@ -9,7 +9,7 @@ use codeq_server::{Config, Server};
 use crate::support::{Running, enqueue, result, soon};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_is_taken_back_ends_the_work_with_its_reason() {
+async fn a_revoked_token_is_reported_to_producer_and_worker() {
     let dir = tempfile::tempdir().unwrap();
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let mut config = Config::dev(dir.path().to_owned(), any).unwrap();

@@ -175,7 +175,7 @@ async fn a_lease_lasts_as_long_as_its_handler() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_task_is_told_and_its_outcome_counts() {
+async fn a_handler_is_told_of_a_cancellation_and_its_outcome_counts() {
     let server = TestServer::start().await.unwrap();
     let producer = server.producer().await.unwrap();
     let (started, mut starts) = mpsc::channel(1);
@@ -223,7 +223,7 @@ async fn a_lost_lease_stops_the_work_and_its_outcome_is_thrown_away() {
     let id = enqueue(&producer, "long", &1).await;
     soon(starts.recv()).await.unwrap();
     proxy.pause();
-    // The server ends the lease; none of that gets through.
+    // The server ends the lease, and the worker does not learn of it.
     let http = server.http().unwrap();
     soon(async { while http.task(&id).await.unwrap().attempts == 0 {} }).await;
     proxy.resume();
@@ -375,7 +375,7 @@ fn invalid_settings_are_refused_at_build() {
     }
 }
 
-/// The default lease is five minutes: the worker learns of its loss at the limit, and not at its next heartbeat.
+/// The lease is a minute, so the next heartbeat would be due after 20 s: the worker learns of its loss at the limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_is_told_when_its_task_has_run_for_too_long() {
     let server = server().await;

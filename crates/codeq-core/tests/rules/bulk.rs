@@ -166,7 +166,7 @@ fn a_purge_takes_what_its_filter_says_and_nothing_else() {
 }
 
 #[test]
-fn a_purge_of_waiting_tasks_goes_by_the_date_of_their_making() {
+fn a_purge_of_waiting_tasks_goes_by_their_creation_date() {
     let mut h = Harness::new();
     let ids: Vec<_> = (0..3)
         .map(|_| {

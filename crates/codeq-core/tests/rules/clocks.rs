@@ -22,7 +22,7 @@ fn shard() -> Harness {
 }
 
 #[test]
-fn a_wall_clock_that_is_set_ends_nothing_that_lasts() {
+fn setting_the_wall_clock_ends_no_lease_delay_or_key() {
     for jump in [10 * HOURS, -10 * HOURS] {
         let mut h = shard();
         let leased = h.running(task("a"));
@@ -96,7 +96,7 @@ fn a_task_that_came_due_by_a_wrong_clock_waits_again() {
 }
 
 #[test]
-fn more_early_tasks_than_a_claim_repairs_hold_it_up_and_the_sweep_frees_it() {
+fn a_claim_blocked_by_too_many_early_tasks_is_freed_by_the_sweep() {
     let mut h = shard();
     h.set_clock(10 * HOURS);
     let date = h.wall() - 9 * HOUR;
@@ -118,7 +118,7 @@ fn more_early_tasks_than_a_claim_repairs_hold_it_up_and_the_sweep_frees_it() {
 }
 
 #[test]
-fn a_sweep_is_bounded_also_when_it_takes_back() {
+fn a_sweep_that_postpones_early_tasks_is_bounded() {
     let mut h = shard();
     h.set_clock(10 * HOURS);
     let date = h.wall() - 9 * HOUR;

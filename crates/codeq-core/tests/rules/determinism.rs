@@ -70,7 +70,7 @@ fn quiet_commands_do_the_same() {
         Ok(())
     });
     result.expect("equal");
-    // A claim ends at so many bytes of payload, which it must count without loading them.
+    // A claim takes tasks up to a number of payload bytes, which it must count without loading the payloads.
     let payload = Bytes::from(vec![b'1'; 400_000]);
     let big = NewTask { payload, ..task("a") };
     let tenant = text(T);

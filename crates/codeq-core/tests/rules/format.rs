@@ -1,7 +1,8 @@
 //! Data of older versions stays readable for ever: every command and every kind of row, stored as bytes.
 //!
-//! To rewrite the fixtures (only before a release, or to add a new version next to the old one), remove
-//! `tests/fixtures/` and run this module with `CODEQ_WRITE_FIXTURE=1`.
+//! Run this module with `CODEQ_WRITE_FIXTURE=1` to write the fixtures that do not exist yet, such as those of a new
+//! version. Existing files are never overwritten. Do not remove the fixture of a released version: the rows of older
+//! versions cannot be written again.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -291,7 +292,7 @@ fn an_old_log_gives_the_old_outcome() {
 fn commands_under_a_named_lease_are_read() {
     let (tenant, worker, id) = (text("acme"), text("w1"), TaskId::new(Seq(77), 123_456));
     let (t, w) = (|| tenant.clone(), || worker.clone());
-    let deeds = [
+    let actions = [
         LeaseAction::Heartbeat(Heartbeat { tenant: t(), id, worker: w(), extend: 30_000 }),
         LeaseAction::Submit(Submit {
             tenant: t(),
@@ -318,7 +319,7 @@ fn commands_under_a_named_lease_are_read() {
         let (fence, instance) = (Some(Fence(n)), Some(text("w1/a")));
         Command::UnderLease(UnderLease { fence, instance, action: Box::new(action) })
     };
-    let commands: Vec<Command> = (7..).zip(deeds).map(of).collect();
+    let commands: Vec<Command> = (7..).zip(actions).map(of).collect();
     let mut bytes = Vec::new();
     begin_record(AT, &mut bytes);
     commands.iter().for_each(|command| push_command(command, &mut bytes));
@@ -565,7 +566,8 @@ fn rows_of_version_1_are_read_and_brought_up_to_date() {
     for table in Table::ALL {
         let (old, new): (Vec<_>, Vec<_>) = (kv.rows(table).collect(), new.rows(table).collect());
         if table == Table::Timer {
-            // Callbacks keep the number that their receiver had: it comes first and only decides whose turn it is.
+            // The value of a callback's timer begins with a number of its receiver, which only decides whose turn it is.
+            // Old timers keep the number that they had.
             let without_receiver =
                 |(key, value): &(Key, &Bytes)| (*key, value.slice(8.min(value.len())..));
             let of = |rows: &[(Key, &Bytes)]| rows.iter().map(without_receiver).collect::<Vec<_>>();

@@ -8,8 +8,8 @@ use codeq_core::reply::{Rejection, Reply};
 
 use crate::harness::*;
 
-/// One of each, by the harness's worker.
-fn deeds(id: TaskId) -> [LeaseAction; 4] {
+/// One action of each kind, by the harness's worker.
+fn actions(id: TaskId) -> [LeaseAction; 4] {
     let (t, w) = (|| text(T), || text(W));
     [
         LeaseAction::Heartbeat(Heartbeat { tenant: t(), id, worker: w(), extend: LEASE }),
@@ -47,7 +47,7 @@ fn an_earlier_claim_of_the_same_worker_is_lost() {
         h.pass(HOUR);
         let again = h.claim("a").expect("the same task");
         assert_eq!((again.id, run.fence, again.fence), (run.id, Fence(1), Fence(2)));
-        let action = || deeds(run.id)[at].clone();
+        let action = || actions(run.id)[at].clone();
         for stale in [1, 3, 0].map(Fence) {
             let reply = h.apply(under(action(), Some(stale), None));
             assert_eq!(reply, refused(Rejection::LeaseLost), "{:?}", action());
@@ -63,18 +63,18 @@ fn an_earlier_claim_of_the_same_worker_is_lost() {
 fn checks_in_order() {
     let mut h = Harness::new();
     let run = h.running(task("a"));
-    for action in deeds(TaskId::new(Seq(999), 1)) {
+    for action in actions(TaskId::new(Seq(999), 1)) {
         assert_eq!(h.apply(under(action, Some(Fence(1)), None)), refused(Rejection::NotFound));
     }
     h.pass(LEASE + 1);
     h.sweep(10);
-    for action in deeds(run.id) {
+    for action in actions(run.id) {
         // The claim is the latest one, but its lease is over.
         assert_eq!(h.apply(under(action, Some(Fence(1)), None)), refused(Rejection::NotInProgress));
     }
     h.pass(HOUR);
     h.claim_as(T, "other", Selector::Any, 1);
-    for action in deeds(run.id) {
+    for action in actions(run.id) {
         assert_eq!(
             h.apply(under(action.clone(), Some(Fence(1)), None)),
             refused(Rejection::LeaseLost)
@@ -90,13 +90,13 @@ fn an_instance_counts_only_against_a_lease_that_has_one() {
         let mut h = Harness::new();
         // Claimed without an instance: an instance named later is accepted.
         let plain = h.running(task("a"));
-        let reply = h.apply(under(deeds(plain.id)[at].clone(), None, Some("worker/x")));
+        let reply = h.apply(under(actions(plain.id)[at].clone(), None, Some("worker/x")));
         assert!(!matches!(reply, Reply::Rejected(_)), "{reply:?}");
         // Claimed by an instance: no other instance has it, nor does the worker without one.
         h.add(task("b"));
         let from = Selector::Commands(vec![text("b")]);
         let Reply::Claimed(tasks) = h.claim_as(T, "worker/a", from, 1) else { panic!() };
-        let action = || deeds(tasks[0].id)[at].clone();
+        let action = || actions(tasks[0].id)[at].clone();
         for other in [None, Some("worker/b")] {
             assert_eq!(
                 h.apply(under(action(), Some(Fence(1)), other)),
@@ -115,7 +115,7 @@ fn a_repeated_submit_is_known_by_its_claim_and_instance() {
     let mut h = Harness::new();
     h.add(task("b"));
     let Reply::Claimed(tasks) = h.claim_as(T, "worker/a", Selector::Any, 1) else { panic!() };
-    let submit = || deeds(tasks[0].id)[1].clone();
+    let submit = || actions(tasks[0].id)[1].clone();
     let first = h.apply(under(submit(), Some(Fence(1)), Some("worker/a")));
     assert!(matches!(first, Reply::Submitted(_)), "{first:?}");
     for fence in [None, Some(Fence(1))] {

@@ -70,7 +70,7 @@ fn reaching_the_maximum_is_a_failed_attempt() {
     assert_eq!((dead.place, dead.error.as_deref()), (Place::Dead, Some("TIMED_OUT")));
     assert_eq!((dead.run_until, dead.max_run), (None, Some(90_500)));
     assert_eq!(h.result(run.id).and_then(|record| record.error).as_deref(), Some("TIMED_OUT"));
-    // What happened is in the history: with the time it had, and only for these two attempts.
+    // The history has an entry for each of the two attempts, with how long it ran, and no others of this kind.
     let history = h.reader().history(T, run.id).unwrap().unwrap();
     let timeouts: Vec<_> = history
         .entries()

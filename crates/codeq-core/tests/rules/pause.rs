@@ -33,7 +33,7 @@ fn a_queue_can_be_paused_before_its_first_task() {
 }
 
 #[test]
-fn a_queue_of_no_use_is_forgotten() {
+fn an_empty_queue_without_settings_is_forgotten() {
     let mut h = Harness::new();
     h.pause("a", true);
     h.pause("a", false);

@@ -25,7 +25,7 @@ fn counts_from_the_terminal_moment() {
 }
 
 #[test]
-fn takes_every_kind_of_end() {
+fn removes_tasks_that_ended_in_any_way() {
     let mut h = Harness::new();
     h.done(task("a"));
     h.dead(task("a"));

@@ -73,7 +73,7 @@ fn a_result_and_an_error_are_both_kept() {
 }
 
 #[test]
-fn no_result_counts_as_an_empty_object() {
+fn a_missing_result_counts_as_an_empty_object() {
     let mut h = Harness::new();
     let run = h.running(task("a"));
     h.submit(run.id, completed(b""));

@@ -214,8 +214,8 @@ impl Committer {
             if group.is_empty() {
                 continue;
             }
-            // What is durable never goes down: a group of claims that only timed out has the number of an older batch,
-            // and a failure has set this to the maximum.
+            // The number of the last durable batch never goes down: a group of claims that only timed out has the number
+            // of an older batch, and a failure has set it to the maximum.
             output.durable.send_if_modified(|reached| {
                 let higher = group.batch > *reached;
                 *reached = (*reached).max(group.batch);
@@ -233,7 +233,7 @@ impl Committer {
         }
     }
 
-    /// Tells shards that wait for it that everything they offered is on disk.
+    /// Tells the shards that asked for it that everything they offered is on disk.
     fn answer_barriers(
         &mut self,
         barriers: Vec<oneshot::Sender<FrameIndex>>,

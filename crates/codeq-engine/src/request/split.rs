@@ -104,8 +104,8 @@ fn split_tasks(enqueue: Enqueue, fingerprints: &[u128], shards: u16) -> Split {
 impl Merge {
     fn merge(&self, answers: impl Iterator<Item = Answer>) -> Answer {
         let answers: Vec<Answer> = answers.collect();
-        let is_done = |answer: &Answer| !matches!(answer, Err(EngineError::NoLeader));
-        if answers.iter().any(is_done) && !answers.iter().all(is_done) {
+        let may_be_done = |answer: &Answer| !matches!(answer, Err(EngineError::NoLeader));
+        if answers.iter().any(may_be_done) && !answers.iter().all(may_be_done) {
             // Part of it was done, or may have been: nobody may repeat it as if nothing had happened.
             return Err(EngineError::Unknown);
         }

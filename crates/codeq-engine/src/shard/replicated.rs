@@ -1,9 +1,9 @@
 //! A shard of a cluster: it applies only what the cluster has committed.
 //!
 //! A shard of a single node applies a request, logs it and answers. Here the order is: gather requests, have the
-//! cluster commit them, apply them and answer. Waiting claims are therefore not served while a request is applied,
-//! because that would be a command that no other replica has: the queues that became claimable are noted, and the claims
-//! are proposed with the next entry.
+//! cluster commit them, apply them and answer. A waiting claim is a command too, so serving it while a request is applied
+//! would apply a command that no other replica has. Instead, the shard notes the queues that became claimable, and their
+//! waiting claims are proposed with the next entry.
 
 use codeq_core::command::{Claim, Command, Selector};
 

@@ -76,12 +76,12 @@ impl Clock for Machine {
 enum Step {
     Pass(Millis),
     SetClock(i64),
-    /// Also while the machine sleeps: its boot clock continues.
+    /// Time passes while the machine sleeps: its boot clock continues.
     Sleep(Millis),
     Stop,
     Start,
     Reboot(Millis),
-    /// What the clocks say is due is claimable but not claimed.
+    /// No event, but a check: by the wall clock the task's date has passed, so it is claimable.
     DateHasPassed,
 }
 use Step::*;
@@ -304,7 +304,7 @@ fn a_waiting_claim_is_served_soon_after_the_wall_clock_is_set() {
 
 /// After a power cut the file is up to a minute old, and what it misses makes nothing early.
 #[test]
-fn a_lost_reading_of_the_clock_stretches_and_never_shortens() {
+fn a_lost_clock_reading_makes_deadlines_late_and_never_early() {
     for damage in ["gone", "cut", "flipped", "another directory's"] {
         let mut world = World::new();
         world.step(Pass(10 * MINUTE));
@@ -328,7 +328,7 @@ fn a_lost_reading_of_the_clock_stretches_and_never_shortens() {
         }
         world.step(SetClock(TEN));
         world.step(Start);
-        // Engine time continues from the last group, which was at the very beginning.
+        // Engine time continues from the last logged command, which was at the very beginning.
         world.pass_until(HOUR + 10 * MINUTE - 1).unwrap();
         assert!(!world.is_over(world.delayed), "{damage}");
         world.step(Pass(1));

@@ -149,7 +149,7 @@ fn stores_and_logs_in_the_wrong_place_are_refused() {
 }
 
 #[test]
-fn a_damaged_store_is_made_again_if_the_log_has_everything() {
+fn a_damaged_store_is_rebuilt_if_the_log_has_everything() {
     let tmp = tempfile::tempdir().unwrap();
     let dir = tmp.path();
     let engine = open(dir);
@@ -175,7 +175,7 @@ fn a_damaged_store_is_made_again_if_the_log_has_everything() {
 }
 
 #[test]
-fn a_damaged_store_is_refused_if_the_log_has_not_everything() {
+fn a_damaged_store_is_refused_if_the_log_does_not_have_everything() {
     let tmp = tempfile::tempdir().unwrap();
     let dir = tmp.path();
     let engine = open(dir);
@@ -258,7 +258,7 @@ fn the_scrub_finds_damage_that_nobody_reads() {
     assert!(error.contains(store.to_str().unwrap()), "{error}");
 }
 
-/// A directory of version 1, whose stores have no block checksums, gets all of that while it runs.
+/// Stores without block checksums, as version 1 wrote them, get them while the engine runs.
 #[test]
 fn an_older_directory_is_brought_up_to_date() {
     let tmp = tempfile::tempdir().unwrap();
@@ -279,7 +279,7 @@ fn an_older_directory_is_brought_up_to_date() {
     assert_eq!(ready(&open(dir)), TASKS);
 }
 
-/// A store as older versions wrote it: the blocks without their sums.
+/// A store as older versions wrote it: the blocks without their checksums.
 fn without_sums(bytes: &[u8]) -> Vec<u8> {
     let mut plain: Vec<u8> = bytes
         .chunks(4096)

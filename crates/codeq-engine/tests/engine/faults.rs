@@ -91,7 +91,7 @@ impl Disk for FaultyDisk {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.0.open()?;
         if self.0.fail_dir_sync.load(Ordering::SeqCst) {
-            // Full or not: the sync has failed.
+            // Even if the error says that the disk is full, a failed sync is final.
             return Err(io::ErrorKind::StorageFull.into());
         }
         RealDisk.sync_dir(dir)
@@ -200,7 +200,7 @@ fn a_failed_sync_of_a_directory_stops_the_engine() {
 }
 
 #[test]
-fn without_descriptors_writes_are_refused_by_name_and_go_on_later() {
+fn without_descriptors_writes_are_refused_with_the_reason_and_resume_later() {
     let dir = tempfile::tempdir().unwrap();
     let heard = Arc::new(Heard::default());
     let observer = SharedObserver(Some(Arc::<Heard>::clone(&heard)));

@@ -74,7 +74,7 @@ fn a_copy_that_replays_the_records_is_equal() {
             copy = reopened(dirs[1].path());
             copy.keep_digest();
             assert_eq!(copy.digest(), at);
-            // What the checkpoint includes does nothing.
+            // Replaying what the checkpoint includes does nothing.
             for (index, record) in (1..=index).zip(&log) {
                 assert!(copy.replay(FrameIndex(index), record).unwrap().is_empty());
             }
@@ -83,7 +83,7 @@ fn a_copy_that_replays_the_records_is_equal() {
     assert_eq!(rows(&copy), rows(&leader));
     assert_eq!(copy.digest(), leader.digest());
     assert_ne!(copy.digest(), Some(WriteDigest::default()));
-    // Nothing is left behind that the next command of its own would report.
+    // The replay leaves nothing behind that the copy would report with its own next command.
     assert!(copy.group.is_empty());
     assert_eq!(copy.data().read().batch.0, 0, "readers wait for nothing");
     copy.apply(Moment { now: 100, wall: 100 }, [Request::detached(claim())]).unwrap();
@@ -125,7 +125,7 @@ fn a_record_that_does_not_decode_is_named() {
     assert!(error.to_string().starts_with("log frame 9, shard 0: "), "{error}");
 }
 
-/// A client may have been told that its lease had ended: for the next leader it must not be earlier than that.
+/// A client may have been told that its lease had ended, so the next leader's time must not be earlier than that.
 #[test]
 fn a_replica_notes_the_time_of_commands_that_changed_nothing() {
     let dir = tempfile::tempdir().unwrap();

@@ -109,7 +109,7 @@ fn a_later_sync_turns_the_same_damage_into_corruption() {
     let offsets = frame_offsets(&image[&path], 8);
     for (n, (at, _)) in offsets.iter().enumerate() {
         let mut image = image.clone();
-        // Without the watermark's help: as old as a power cut may leave it.
+        // The watermark does not help: it is as old as a power cut may leave it.
         image.insert(dir().join("watermark"), fed_image(0)[&dir().join("watermark")].clone());
         image.get_mut(&path).unwrap()[at + 20] ^= 1;
         let result = open_or_untouched(&image);

@@ -54,7 +54,7 @@ fn one_intact_slot_is_enough() {
             assert_fed(&open(&disk.image()).unwrap(), 14);
         }
     }
-    // Without its newest slot, it still knows all but the newest frame.
+    // Without its newest slot, the watermark still covers all but the newest frame.
     let mut image = without_last_frames(&image, 2);
     let newest = usize::from(mark(&mut image)[4096 + 20] == 14) * 4096;
     mark(&mut image)[newest] ^= 1;

@@ -50,7 +50,7 @@ async fn clients_that_take_nothing_do_not_hold_up_the_stop() {
     let server = Server::start_with(limits(), None, LONG).await;
     let mut deaf = server.connect().await;
     deaf.send("GET /endless HTTP/1.1\r\nHost: t\r\n\r\n").await;
-    // Without a window, and with one that is used up.
+    // A client that gives no window, and one whose window is used up.
     let mut streams = Vec::new();
     for window in [0, 65_535] {
         let mut stream = TcpStream::connect(server.addr).await.unwrap();
@@ -66,7 +66,7 @@ async fn clients_that_take_nothing_do_not_hold_up_the_stop() {
         until(stream, HEADERS, 3).await;
     }
     server.stop();
-    // The endless answers are given up; who waits for an answer has the whole grace.
+    // The endless answers are given up; a client that waits for an answer has the whole grace.
     for _ in 0..5 {
         server.events.dropped.pass().await;
     }

@@ -160,7 +160,7 @@ async fn the_newest_connection_is_refused_when_there_are_too_many() {
     let served = async {
         loop {
             let mut next = server.connect().await;
-            // Written to a connection that is being refused, this may fail.
+            // May fail, because the connection may be refused meanwhile.
             let _ = tokio::io::AsyncWriteExt::write_all(
                 &mut next.stream,
                 b"GET /hello HTTP/1.1\r\nHost: t\r\n\r\n",

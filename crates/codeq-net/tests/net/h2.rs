@@ -177,7 +177,7 @@ async fn a_drain_lets_streams_finish() {
     server.events.begun.pass().await;
     server.stop();
     until(&mut client, GOAWAY, 0).await;
-    // The server asks when the client has seen this, so that no request is lost on its way.
+    // The server sends a ping to learn that the client has seen the GOAWAY, so that no request on its way is lost.
     let ping = until(&mut client, PING, 0).await;
     client.write_all(&frame(PING, ACK, 0, &ping.payload)).await.unwrap();
     server.events.release.open(1);

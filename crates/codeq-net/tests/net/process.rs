@@ -79,7 +79,7 @@ fn line_with(lines: &mut impl BufRead, text: &str) -> String {
 }
 
 #[test]
-fn a_server_out_of_descriptors_goes_on_when_there_are_some() {
+fn a_server_out_of_descriptors_goes_on_when_some_are_free_again() {
     let mut server = Process::start(40);
     let crowd: Vec<_> = (0..60).map(|_| server.connect()).collect();
     line_with(&mut server.lines, "cannot accept connections");

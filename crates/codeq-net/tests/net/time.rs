@@ -48,7 +48,7 @@ async fn a_head_sent_byte_by_byte_is_closed() {
     };
     let mut seen = Vec::new();
     let closed = async {
-        // The end, or a reset.
+        // Ends with the connection, by a close or a reset.
         let _ = from.read_to_end(&mut seen).await;
     };
     timeout(PATIENCE, async {

@@ -44,7 +44,7 @@ fn open(dir: &Path) -> LogStore {
     LogStore::open(&disk(), dir, OPTIONS, None).unwrap()
 }
 
-/// A future that has nothing to wait for.
+/// The output of a future that has nothing to wait for.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
@@ -391,7 +391,7 @@ fn a_log_that_lost_its_end_or_its_beginning_is_refused() {
     };
     copy(&path.join("raft"), &mixed.join("raft"));
     assert!(refused(&mixed).contains("but is needed from"));
-    // The state of last week: the log has let go of entries that it wants.
+    // The state of last week: the log no longer has entries that it needs.
     copy(&old.join("raft"), &path.join("raft"));
     assert!(refused(&path).contains("but is needed from"));
     // The log of another node.

@@ -19,7 +19,7 @@ use codeq_raft::transport::{self, Sending, Transport, Unreachable};
 use codeq_raft::types::{Member, NodeId};
 use tokio::sync::oneshot;
 
-/// There is nobody else.
+/// The transport of a cluster's only member: it reaches nobody.
 struct Alone;
 
 impl Transport for Alone {
@@ -53,7 +53,7 @@ async fn start(dir: &Path, options: &Options, incarnation: u64) -> Node {
     Node::start(setup).await.unwrap()
 }
 
-/// Asks until the node leads.
+/// Repeats a request until the node leads.
 async fn call(node: &Node, command: Command, wait: u64) -> Answer {
     loop {
         let (sender, answer) = oneshot::channel();

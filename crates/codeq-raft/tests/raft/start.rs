@@ -14,7 +14,7 @@ use codeq_raft::node::{Setup, StartError, Timing};
 use codeq_raft::transport::{Request, Sending, Transport, Unreachable};
 use codeq_raft::types::{Member, NodeId};
 
-/// There is nobody else.
+/// The transport of a cluster's only member: it reaches nobody.
 pub struct Alone;
 
 impl Transport for Alone {
@@ -27,7 +27,7 @@ pub fn start(dir: &Path, options: Options) -> Result<Engine, OpenError> {
     start_with(Arc::new(RealDisk), dir, options, SystemClock::new(), 7)
 }
 
-/// Starts the only member of a cluster, in a directory of its own, of a single node, or in a new one.
+/// Starts the only member of a cluster. Its directory may be that of a member or of a single node, or not exist yet.
 pub fn start_with(
     disk: SharedDisk,
     dir: &Path,

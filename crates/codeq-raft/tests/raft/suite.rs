@@ -15,8 +15,8 @@ use openraft::storage::{
 use openraft::{EntryPayload, OptionalSend, RaftLogReader, RaftSnapshotBuilder};
 use parking_lot::Mutex;
 
-/// Installs every snapshot at once, for a suite that does not know of installations, and ignores entries that are purged,
-/// which the suite appends and openraft never does.
+/// Installs every snapshot at once, because the suite does not know of installations, and ignores entries that are already
+/// purged, because the suite appends such entries although openraft never does.
 pub struct Installing(pub LogStore);
 
 impl RaftLogReader<Types> for Installing {

@@ -76,7 +76,7 @@ impl App {
         let mut in_force = self.reloader.in_force.lock().await;
         let (merged, changes) = in_force.reloaded(new)?;
         if has_tokens(&in_force) && !has_tokens(&merged) {
-            let text = "nobody would have a token: the file may be empty or only half written";
+            let text = "the new configuration accepts no tokens: the file may be empty or only half written";
             return Err(problem(text.to_owned()));
         }
         // Do the fallible steps first, so that a failure changes nothing.

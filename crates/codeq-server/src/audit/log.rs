@@ -2,9 +2,9 @@
 //!
 //! New lines are appended to the newest file. A file is named after the number of the first line that was appended to
 //! it, and all lines of older files have smaller numbers. A new file begins when one is full. If all files together are
-//! then too large, the oldest lines are removed: first of the tenants that have more than a fair share, so that nobody
-//! can push out the lines of others. If little is left of a file, it is moved to the next one. An unfinished line, left
-//! by a crash, is skipped.
+//! then too large, the oldest lines of the tenants that have more than their fair share are removed, so that no tenant
+//! can push out the lines of others. If few lines of a file remain, they are moved to the next file. An unfinished line,
+//! left by a crash, is skipped.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -103,7 +103,8 @@ impl AuditLog {
         Ok(())
     }
 
-    /// At most `limit` lines, of one tenant or of all: the first ones after a number, or else the newest. Blocks.
+    /// At most `limit` lines, of one tenant or of all: the first ones whose number is larger than `after`, or the newest
+    /// ones without `after`. Blocks.
     pub fn read(
         &self,
         tenant: Option<&str>,
@@ -230,8 +231,8 @@ impl AuditLog {
         Ok(Tail { file, bytes: 0, next: first })
     }
 
-    /// Removes lines until all files together have at most `max` bytes. Each file is replaced or removed as a whole, and
-    /// what is moved is removed last, so that a crash loses nothing.
+    /// Removes lines until all files together have at most `max` bytes. Each file is replaced or removed as a whole. Lines
+    /// that move are written to their new file before their old one is removed, so that a crash loses nothing.
     fn remove_old(&self, max: u64) -> io::Result<()> {
         let files = self.files()?;
         let mut bytes = Bytes::default();
@@ -265,7 +266,7 @@ impl AuditLog {
         emptied.into_iter().try_for_each(|first| fs::remove_file(self.path(first)))
     }
 
-    /// Whether what is left of a file should move to the next one.
+    /// Whether the remaining lines of a file should move to the next file.
     fn fits(&self, bytes: usize, next: Option<&u64>) -> io::Result<bool> {
         match next {
             Some(next) if (bytes as u64) < self.sizes.file / 2 => {
@@ -308,7 +309,7 @@ impl Bytes {
 /// Which lines to remove.
 struct Removal {
     bytes: Bytes,
-    /// The most bytes that each tenant may have if all are to have room.
+    /// A tenant with at most this many bytes loses no lines.
     share: u64,
     /// Bytes still to be removed.
     excess: u64,
@@ -457,10 +458,10 @@ mod tests {
         }
         assert_eq!(ids(&log, Some("quiet"), None, 99), (quiet.clone(), 160));
         assert!(size(&log) <= log.sizes.all + (8 << 10), "{}", size(&log));
-        assert!(log.files().unwrap().len() <= 9, "what is left of files is put together");
+        assert!(log.files().unwrap().len() <= 9, "files with few lines are merged");
         let (all, _) = ids(&log, None, Some(0), 999);
         assert!(all.is_sorted() && all.len() < 60, "{all:?}");
-        // Two that write the same share what there is.
+        // Two tenants that write the same amount share the room.
         for _ in 0..40 {
             flood(&log, "loud", 1);
             flood(&log, "other", 1);
@@ -469,14 +470,14 @@ mod tests {
         assert_eq!(ids(&log, Some("quiet"), None, 99).0, quiet);
         assert!(count("loud").abs_diff(count("other")) <= 4, "{}", count("loud"));
         assert!(count("other") >= 13);
-        // And those who wrote only once are equal: the oldest line goes first.
+        // Tenants with one line each are equal: the oldest lines are removed first.
         let many = 400;
         for n in 0..many {
             log.append(&action(&format!("t{n}"), &"x".repeat(300))).unwrap();
         }
         assert!(size(&log) <= log.sizes.all + (8 << 10));
         assert_eq!((count("t0"), count(&format!("t{}", many - 1))), (0, 1));
-        assert_eq!(count("t200"), 1, "only as many go as must");
+        assert_eq!(count("t200"), 1, "no more lines are removed than necessary");
     }
 
     #[test]

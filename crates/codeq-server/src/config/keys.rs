@@ -68,7 +68,7 @@ impl Key {
     }
 }
 
-/// The message for an unknown key in the mapping at this path, which has the known ones.
+/// The message for an unknown key in the mapping at this path. `known` are the keys that the mapping may have.
 pub(crate) fn unknown_key(name: &str, path: &str, known: &[&str]) -> String {
     let text = format!("unknown key '{}'", shown(name));
     if let Some((_, instead)) = MOVED.iter().find(|(moved, _)| *moved == name) {

@@ -373,8 +373,8 @@ impl fmt::Debug for TracingConfig {
     }
 }
 
-/// Reads networks and single addresses, which the type does not take. Rejects host bits beyond the prefix as a likely
-/// typo.
+/// Reads networks and single addresses; `IpNet` itself parses only networks. Rejects host bits beyond the prefix as a
+/// likely typo.
 fn networks<'de, D: Deserializer<'de>>(reader: D) -> Result<Vec<IpNet>, D::Error> {
     struct Network(IpNet);
 

@@ -46,7 +46,7 @@ impl<'de> Reader<'de> {
         }
     }
 
-    /// The text of a scalar; empty if it is none.
+    /// The text of a scalar; empty if the node is not one.
     fn text(&self) -> &'de str {
         if let Kind::Scalar { text, .. } = &self.node.kind { text } else { "" }
     }
@@ -120,7 +120,7 @@ impl<'de> Deserializer<'de> for Reader<'de> {
     /// Reads an address or a network.
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
         let expected = match (&visitor as &dyn Expected).to_string() {
-            // The type comes from the standard library, and its words from serde.
+            // `SocketAddr` is not our type: serde describes it.
             words if words == "socket address" => {
                 "an address and a port, such as 127.0.0.1:8080, 0.0.0.0:8080 or [::1]:8080".into()
             }

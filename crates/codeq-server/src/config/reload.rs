@@ -9,7 +9,7 @@ use super::show::get;
 
 macro_rules! reloaded {
     ($($path:literal: $($field:ident).+,)*) => {
-        /// What a running server can adopt: keys, or what keys begin with. All others need a restart.
+        /// What a running server can adopt: keys, or prefixes of keys. All other keys need a restart.
         #[cfg(test)]
         pub(crate) const RELOADED: &[&str] = &[$($path),*];
 
@@ -94,7 +94,7 @@ impl Config {
             }
         }
         let mut problems = merged.check();
-        // At startup the listeners chose the hosts they answer to by this token.
+        // At startup, the listeners choose by this token which hosts requests may name. A reload does not change that.
         if merged.has_dev_token() != self.has_dev_token() {
             let text = "adding or removing the development token needs a restart";
             problems.push(Problem::of("", text));

@@ -6,7 +6,7 @@
 //!
 //! The engine's commit thread publishes transitions, so it must never wait for readers. The bus
 //! stores them in segments that are immutable once full: a reader takes a segment under the lock
-//! and scans it without. A separate task wakes readers, not the commit thread.
+//! and scans it after releasing the lock. A separate task, not the commit thread, wakes readers.
 
 pub mod rates;
 
@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 /// Transitions kept per shard for readers that resume.
 pub const KEPT: usize = 65_536;
-/// Transitions per segment: what a reader takes at a time, and what an idle reader keeps alive.
+/// Transitions per segment. A reader takes one segment of each shard at a time and keeps what it has not passed on.
 const SEGMENT: usize = 256;
 /// Maximum number of readers.
 pub const READERS_MAX: usize = 1_000;
@@ -162,8 +162,9 @@ impl EventBus {
         self.state.lock().shards.truncate(usize::from(shards));
     }
 
-    /// Subscribes to a tenant's transitions, from a position or from now. `None` if there are too
-    /// many readers overall or for this tenant.
+    /// Subscribes to a tenant's transitions, from a position or from now. Also returns whether
+    /// transitions after that position are no longer kept. `None` if there are too many readers
+    /// overall or for this tenant.
     pub fn listen(
         self: &Arc<EventBus>,
         tenant: &Arc<str>,
@@ -354,7 +355,8 @@ impl Reader {
         Scanned::Found
     }
 
-    /// Moves the position to the oldest kept transition if it is before that. Returns true if it skipped any.
+    /// Moves a position that the bus does not have to the nearest one that it has. Returns true if it moved any:
+    /// transitions may be missing.
     fn skip_to_kept(&mut self, state: &State) -> bool {
         let mut missed = false;
         let positions = self.position.iter_mut().zip(&mut self.scanned);

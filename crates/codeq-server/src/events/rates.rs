@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_are_bounded_and_still_ones_make_room() {
+    fn queues_are_bounded_and_idle_ones_make_room() {
         let rates = Rates::default();
         let made = |n: usize, at| transition(&n.to_string(), at, Event::Created, Place::Pending);
         let all: Vec<_> = (0..QUEUES_MAX + 5).map(|n| made(n, SLOT_MS)).collect();

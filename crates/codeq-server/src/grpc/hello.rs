@@ -33,7 +33,7 @@ pub(super) async fn first<In: Message + Default, Hello>(
 }
 
 /// Completes when the stream's token is revoked.
-pub(super) type Withdrawn = BoxFuture<'static, ()>;
+pub(super) type Revoked = BoxFuture<'static, ()>;
 
 /// The token of a stream: from its Hello, or else from its metadata.
 pub(super) struct Token<'a> {
@@ -50,7 +50,7 @@ impl Token<'_> {
         call: &Call,
         service: &'static str,
         role: Role,
-    ) -> Result<(Principal, Withdrawn), Status> {
+    ) -> Result<(Principal, Revoked), Status> {
         // A token read from a file often ends with a newline.
         let token = match self.hello.trim() {
             "" => bearer_token(self.metadata),
@@ -65,8 +65,8 @@ impl Token<'_> {
         let token = token.map_err(refused)?;
         let caller = app.auth.authenticate(token, role).await.map_err(refused)?;
         let (app, token, known) = (Arc::clone(app), token.to_owned(), caller.clone());
-        let withdrawn = async move { app.auth.withdrawn(&token, role, &known).await };
-        Ok((caller, Box::pin(withdrawn)))
+        let revoked = async move { app.auth.revoked(&token, role, &known).await };
+        Ok((caller, Box::pin(revoked)))
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) const HELLO_BYTES_MAX: usize = 16 << 10;
 const HELLO_ITEMS_MAX: usize = 64;
 /// Time limit from a message's first byte to its last.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Hard limit for the same, whatever the cause of the delay. While the server does not read, or has
+/// Hard limit on the same time, whatever delays the message. While the server does not read, or has
 /// no room for the rest, the client's timeout is paused but the partial message stays in memory.
 /// Without this limit, clients that send half messages could exhaust a tenant's memory for good.
 const HELD_MAX: Duration = Duration::from_secs(120);

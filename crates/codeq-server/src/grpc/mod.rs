@@ -132,7 +132,7 @@ struct Call {
     /// Identifies the stream in the log and to its client.
     request_id: String,
     peer: Option<SocketAddr>,
-    /// Suppresses the log line of a stream that was refused as one of too many.
+    /// Suppresses the log line of a stream whose token was refused, if too many refusals were logged recently.
     quiet: AtomicBool,
 }
 

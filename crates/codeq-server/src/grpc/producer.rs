@@ -44,11 +44,11 @@ pub(super) async fn open(
     let text = |name| metadata.get(name).and_then(|value| value.to_str().ok());
     let trace = trace::parse(text("traceparent"), text("tracestate"));
     let token = hello::Token { hello: &token, metadata: &metadata };
-    let (caller, withdrawn) = token.bearer(&app, &call, Producer::SERVICE, Role::Producer).await?;
+    let (caller, revoked) = token.bearer(&app, &call, Producer::SERVICE, Role::Producer).await?;
     let (tenant_id, subject) = (caller.tenant.to_string(), caller.subject.to_string());
     let ack = answer(Answer::HelloAck(HelloAck { tenant_id, subject }));
     let protocol = Producer { app, caller, trace, command: "".into() };
-    Ok(Opened { protocol, messages, ack, withdrawn })
+    Ok(Opened { protocol, messages, ack, revoked })
 }
 
 /// The server's side of a producer's stream.
@@ -57,7 +57,7 @@ pub(super) struct Producer {
     caller: Principal,
     /// The trace of the call, for tasks without one of their own.
     trace: Option<TraceContext>,
-    /// The last command used: most streams use few.
+    /// The last command, whose string is reused if the next task has the same: most streams use few commands.
     command: Arc<str>,
 }
 

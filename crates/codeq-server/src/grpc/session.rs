@@ -21,7 +21,7 @@ use tokio::time::{Sleep, sleep};
 use tonic::{Code, Status};
 
 use super::Call;
-use super::hello::Withdrawn;
+use super::hello::Revoked;
 use super::mailbox::{Posted, Slot};
 use super::messages::Messages;
 use crate::app::App;
@@ -121,7 +121,7 @@ pub(super) struct Opened<P: Protocol> {
     pub(super) messages: Messages<P::In>,
     /// The answer to the Hello.
     pub(super) ack: P::Out,
-    pub(super) withdrawn: Withdrawn,
+    pub(super) revoked: Revoked,
 }
 
 /// One stream.
@@ -167,13 +167,13 @@ struct Open<P: Protocol> {
 enum Ending {
     Drain,
     Expired,
-    Withdrawn,
+    Revoked,
 }
 
 impl Ending {
     /// Whether the token ended the stream, so that no more events may be read.
     fn is_token_end(self) -> bool {
-        matches!(self, Ending::Expired | Ending::Withdrawn)
+        matches!(self, Ending::Expired | Ending::Revoked)
     }
 }
 
@@ -197,13 +197,13 @@ impl<P: Protocol> Session<P> {
         opening: impl Future<Output = Result<Opened<P>, Status>> + Send + 'static,
     ) -> Session<P> {
         app.metrics.stream_opened(P::SERVICE);
-        let drained = Arc::clone(&app);
+        let server = Arc::clone(&app);
         let opening = async move {
             tokio::select! {
                 biased;
                 opened = opening => opened,
                 // A silent client must not delay the server's stop.
-                () = drained.service.drained() => Err(stopped()),
+                () = server.service.shutdown_begins() => Err(stopped()),
             }
         };
         let tally = Tally {
@@ -234,7 +234,7 @@ impl<P: Protocol> Stream for Session<P> {
             State::Opening(opening) => match opening.as_mut().poll(cx) {
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(Err(status)) => this.close(status),
-                Poll::Ready(Ok(Opened { protocol, mut messages, ack, withdrawn })) => {
+                Poll::Ready(Ok(Opened { protocol, mut messages, ack, revoked })) => {
                     let caller = protocol.caller();
                     this.tally.caller = Some((caller.tenant.clone(), caller.subject.clone()));
                     let app = Arc::clone(&this.tally.app);
@@ -245,8 +245,8 @@ impl<P: Protocol> Stream for Session<P> {
                     }
                     let open = Open::new(app, protocol, messages, &share);
                     open.endings.push(Box::pin(async move {
-                        withdrawn.await;
-                        Ending::Withdrawn
+                        revoked.await;
+                        Ending::Revoked
                     }));
                     this.state = State::Open(Box::new(open));
                     Poll::Ready(Some(Ok(ack)))
@@ -266,9 +266,9 @@ impl<P: Protocol> Open<P> {
     fn new(app: Arc<App>, protocol: P, messages: Messages<P::In>, share: &Share) -> Open<P> {
         let ends_at_expiry = app.request_options.end_streams_at_expiry;
         let endings: FuturesUnordered<BoxFuture<'static, Ending>> = FuturesUnordered::new();
-        let drained = Arc::clone(&app);
+        let server = Arc::clone(&app);
         endings.push(Box::pin(async move {
-            drained.service.drained().await;
+            server.service.shutdown_begins().await;
             Ending::Drain
         }));
         let expires_at = protocol.caller().expires_at;
@@ -341,7 +341,7 @@ impl<P: Protocol> Open<P> {
                 (Some(Ending::Expired), _) => {
                     Poll::Ready(Err(Status::unauthenticated("token expired")))
                 }
-                (Some(Ending::Withdrawn), _) => {
+                (Some(Ending::Revoked), _) => {
                     Poll::Ready(Err(Status::unauthenticated("token revoked")))
                 }
                 (Some(Ending::Drain), _) => Poll::Ready(Err(stopped())),

@@ -56,14 +56,14 @@ pub(super) async fn open(
     });
     let Hello { token, worker_id } = hello.await?;
     let token = hello::Token { hello: &token, metadata: &metadata };
-    let (mut caller, withdrawn) = token.bearer(&app, &call, Worker::SERVICE, Role::Worker).await?;
+    let (mut caller, revoked) = token.bearer(&app, &call, Worker::SERVICE, Role::Worker).await?;
     let invalid = |_| Status::invalid_argument("worker_id is too long or not printable");
     caller.subject = identity(&caller, &worker_id).map_err(invalid)?;
     let worker_id = shown(&caller.subject).into_owned();
     let ack = HelloAck { worker_id, tenant_id: caller.tenant.to_string() };
     let seen = app.service.activity.stream(&caller.tenant, &caller.subject);
     let protocol = Worker { app, caller, last: Arc::default(), recorded: None, seen };
-    Ok(Opened { protocol, messages, ack: answer(Answer::HelloAck(ack)), withdrawn })
+    Ok(Opened { protocol, messages, ack: answer(Answer::HelloAck(ack)), revoked })
 }
 
 /// The server's side of a worker's stream.
@@ -72,7 +72,7 @@ pub(super) struct Worker {
     caller: Principal,
     /// The request of the last Ready.
     last: Arc<ClaimRequest>,
-    /// The claim that admins see, and since when.
+    /// The claim that was last recorded for admins, and when.
     recorded: Option<(Instant, Arc<ClaimRequest>)>,
     seen: StreamSeen,
 }

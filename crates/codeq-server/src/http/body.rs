@@ -27,7 +27,7 @@ const STEP: usize = 16 << 10;
 /// Once this much of a body has arrived, reserve the rest of its announced length: growing by
 /// doubling would take three times the memory. The kernel backs only pages that are written, so the
 /// unwritten rest is not charged.
-const PLACE_FROM: usize = 1 << 20;
+const RESERVE_FROM: usize = 1 << 20;
 
 /// A body and its charge against the memory budget, which is released when the last slice of the body is dropped.
 struct Counted {
@@ -66,7 +66,7 @@ pub async fn read(
     let head = hold.bytes();
     let mut bytes = BytesMut::new();
     let mut whole = Bytes::new();
-    let mut placed = false;
+    let mut reserved = false;
     loop {
         let frame = match timeout_at(end, body.frame()).await {
             Ok(Some(Ok(frame))) => frame,
@@ -84,15 +84,15 @@ pub async fn read(
             whole = data;
         } else {
             bytes.extend_from_slice(&std::mem::take(&mut whole));
-            if !placed && bytes.len() >= PLACE_FROM {
-                placed = true;
+            if !reserved && bytes.len() >= RESERVE_FROM {
+                reserved = true;
                 bytes.reserve((length as usize).saturating_sub(bytes.len()));
             }
             bytes.extend_from_slice(&data);
         }
         // A buffer that grows by doubling is charged for its capacity.
-        let announced = placed && bytes.len() as u64 <= length;
-        let taken = if announced { bytes.len() } else { bytes.capacity() };
+        let within_reserve = reserved && bytes.len() as u64 <= length;
+        let taken = if within_reserve { bytes.len() } else { bytes.capacity() };
         let held = head + whole.len().max(taken);
         if held - head <= SMALL {
             continue;

@@ -75,28 +75,28 @@ impl Call {
         hold.ok_or_else(ServiceError::overloaded)
     }
 
-    /// Returns when a reload withdraws the caller's token.
-    pub fn withdrawn(&self) -> BoxFuture<'static, ()> {
+    /// Returns when a reload revokes the caller's token.
+    pub fn revoked(&self) -> BoxFuture<'static, ()> {
         let (app, caller, role) =
             (Arc::clone(&self.app), self.caller.clone(), self.route.access.role());
         match (bearer_token(&self.headers).map(str::to_owned), role) {
             (Ok(token), Some(role)) => {
-                Box::pin(async move { app.auth.withdrawn(&token, role, &caller).await })
+                Box::pin(async move { app.auth.revoked(&token, role, &caller).await })
             }
             // Nobody has identified themselves.
             _ => Box::pin(std::future::pending()),
         }
     }
 
-    /// Waits on the caller's behalf, unless its token is withdrawn first.
+    /// Waits on the caller's behalf, unless its token is revoked first.
     pub async fn wait<T>(
         &self,
         work: impl Future<Output = Result<T, ServiceError>>,
     ) -> Result<T, Problem> {
         tokio::select! {
             biased;
-            () = self.withdrawn() => {
-                let refusal = Refusal::new(Reason::Unknown, "the token was withdrawn during the call");
+            () = self.revoked() => {
+                let refusal = Refusal::new(Reason::Unknown, "the token was revoked during the call");
                 Err(AuthError::from(refusal).into())
             }
             done = work => Ok(done?),

@@ -27,7 +27,8 @@ fn blank_before(schema: &mut Schema) {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CleanedUp {
-    /// Tasks that finished or expired before this time were considered.
+    /// Tasks that finished before this time were considered; without `before` in the request, tasks whose retention had
+    /// ended by then.
     before: Timestamp,
     /// Tasks that were removed.
     deleted: u64,

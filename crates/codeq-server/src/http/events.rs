@@ -69,7 +69,7 @@ struct Stream {
     command: Option<String>,
     ends: tokio::time::Instant,
     /// Completes when the token is revoked.
-    withdrawn: BoxFuture<'static, ()>,
+    revoked: BoxFuture<'static, ()>,
     first: Option<String>,
     _hold: Hold,
 }
@@ -91,7 +91,7 @@ pub async fn stream(call: Call) -> Answer {
     let first = if missed { missed_event(reader.position()) } else { String::new() };
     let stream = Stream {
         ends: token_end(&call),
-        withdrawn: call.withdrawn(),
+        revoked: call.revoked(),
         command: call.param("command").map(|text| text.to_ascii_lowercase()),
         app: Arc::clone(&call.app),
         tenant: Arc::clone(&call.caller.tenant),
@@ -120,8 +120,8 @@ impl Stream {
                 () = self.reader.wait() => {}
                 () = tokio::time::sleep(KEEP_ALIVE) => return Some(": quiet\n\n".to_owned()),
                 () = tokio::time::sleep_until(self.ends) => return None,
-                () = &mut self.withdrawn => return None,
-                () = self.app.service.drained() => return None,
+                () = &mut self.revoked => return None,
+                () = self.app.service.shutdown_begins() => return None,
             }
             // Hundreds of streams can catch up at the same time, so only one per tenant runs at
             // once.

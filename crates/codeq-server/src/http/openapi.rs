@@ -98,11 +98,11 @@ fn info() -> Value {
         "description": "JSON in and out. The server refuses fields and query parameters that a route does not know \
             (`unknown_field`), unless it is configured with `http.unknownFields: ignore`. `null` counts as absent. Where \
             every field is optional, the body may be empty or `null`. A route without fields accepts an empty body, \
-            `null` or `{}`. A path may end with a slash. If a request names a queue that has no stored tasks, the \
-            response header `X-CodeQ-Hint` names the most similar queue that has some. Integers must be written \
-            without a fraction or an exponent. Dates and times are in RFC 3339. The tenant and the worker's identity \
-            come from the token, never from the request. Errors are problem documents (RFC 9457) with a stable `code`. \
-            An unknown path gets 404 (`no_such_route`), and a method that a path does not support gets 405 \
+            `null` or `{}`. A path may end with a slash. If the path or the query of a request names a queue that has no \
+            stored tasks, the response header `X-CodeQ-Hint` names the most similar queue that has some. Integers must be \
+            written without a fraction or an exponent. Dates and times are in RFC 3339. The tenant and the worker's \
+            identity come from the token, never from the request. Errors are problem documents (RFC 9457) with a stable \
+            `code`. An unknown path gets 404 (`no_such_route`), and a method that a path does not support gets 405 \
             (`method_not_allowed`).",
         "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
     })

@@ -93,8 +93,8 @@ impl Problem {
         let limited = status == StatusCode::TOO_MANY_REQUESTS;
         let why = error.detail.as_deref().unwrap_or(&error.error);
         let detail = match error.code {
-            // Without a verified signature, the text is the same for every bad token. The log always has the exact
-            // reason.
+            // Without a verified signature, the text is the same for every bad token. The log has the exact reason,
+            // unless too many refusals for that reason were logged recently.
             Code::InvalidToken => Cow::Owned(format!(
                 "{why}: use a token that this server's configuration accepts; the server's log has the reason under this requestId"
             )),

@@ -95,7 +95,7 @@ struct ReasonBody<'a> {
     /// When the attempt reaches its maximum run time. Absent without a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     run_until: Option<Timestamp>,
-    /// When the queue was paused, the oldest task created, or the server started.
+    /// When the queue was paused, when its oldest claimable task was created, or when the server started.
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<Timestamp>,
     /// Who did it.
@@ -321,7 +321,8 @@ impl Words<'_> {
                     n => format!("{n} workers wait"),
                 };
                 let text = format!(
-                    "{who} on streams, maybe for this queue: not all queues that a stream waits for are remembered"
+                    "{who} on streams, possibly for this queue: the server does not remember every queue that a stream \
+                     waits for"
                 );
                 ReasonBody {
                     last_claim_at: last_claim.map(|at| self.stamp(at)),
@@ -336,7 +337,7 @@ impl Words<'_> {
                     format!("; it may run until {} at most", self.until(at))
                 });
                 let text = format!(
-                    "{worker} holds its lease until {when} and was last heard of {heard} ago{limit}"
+                    "{worker} holds its lease until {when} and was last heard from {heard} ago{limit}"
                 );
                 ReasonBody {
                     worker_id: Some(worker),
@@ -414,7 +415,7 @@ impl Words<'_> {
                 ReasonBody { count: Some(*count), ..of("dead_letters", text) }
             }
             Reason::Empty => {
-                of("empty", "the queue has no task to claim or in progress".to_owned())
+                of("empty", "no task of the queue is waiting or in progress".to_owned())
             }
         }
     }

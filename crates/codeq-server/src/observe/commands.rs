@@ -342,7 +342,7 @@ pub(super) fn counter<'a, const N: usize>(
     Ok(())
 }
 
-/// Skips statuses without tasks.
+/// Writes the latency of finished tasks. Skips statuses without tasks.
 fn latency(encoder: &mut DescriptorEncoder<'_>, commands: &[(Arc<str>, Counts)]) -> fmt::Result {
     let ends = commands.iter().flat_map(|(command, counts)| {
         ENDS.iter().zip(&counts.ends).map(move |(end, ends)| (command, end.as_str(), ends))

@@ -48,17 +48,17 @@ impl Server {
         check_backup_target(&config)?;
         let (observers, removed) = Observers::new(&metrics);
         let observers = Arc::new(observers);
-        // Listen until the subscriptions are read: before that, it is unknown whether there are
-        // any.
+        // Queues that get work are recorded from here on: until the subscriptions are read, it is
+        // not known whether there are any.
         let listening = observers.work_available.listen();
         let engine = open(&config, &observers, open_engine).await?;
 
-        let (draining, drained) = watch::channel(false);
+        let (draining, is_draining) = watch::channel(false);
         let (stopping, stop) = watch::channel(false);
         let (events, work_available) =
             (Arc::clone(&observers.events), Arc::clone(&observers.work_available));
         let app = Arc::new(App {
-            service: Service::new(engine, events, artifacts, work_available, &config, drained),
+            service: Service::new(engine, events, artifacts, work_available, &config, is_draining),
             auth,
             limiter: RateLimiter::new(&config.rate_limit),
             budget: budget(&config),

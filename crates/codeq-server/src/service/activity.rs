@@ -166,7 +166,7 @@ impl Worker {
 }
 
 impl Activity {
-    /// No claims since `now`, by engine time.
+    /// Begins to record claims at `now`, by engine time.
     pub fn new(now: Millis) -> Activity {
         Activity { stripes: Default::default(), since: now }
     }
@@ -346,8 +346,9 @@ impl<V: Default> PerTenant<V> {
         self.tenants.get(tenant)?.get(name)
     }
 
-    /// The value, made if it is new. If there is no room, evicts the value that was active the longest time ago, the
-    /// tenant's own first. Values for which `last_active` is `None` are kept; `None` if all are.
+    /// The value, created if it is new. If there is no room, evicts the value that was active the longest time ago: of
+    /// this tenant if the tenant is full, otherwise of all. Never evicts a value for which `last_active` is `None`;
+    /// returns `None` if nothing can be evicted.
     fn entry(
         &mut self,
         tenant: &Arc<str>,

@@ -7,8 +7,8 @@ use super::{Service, ServiceError};
 use crate::audit::AuditPage;
 
 impl Service {
-    /// Actions of the tenant's admins, or of all tenants' for an operator who requests that: the first `limit` after a
-    /// number, or else the newest.
+    /// Actions of the tenant's admins, or of all admins if an operator asks for all tenants: the first `limit` whose number
+    /// is larger than `after`, or the newest ones without `after`.
     pub async fn audit(
         &self,
         caller: MayAdminister<'_>,

@@ -188,7 +188,7 @@ codes! {
         "Wait until it is complete. Only one backup runs at a time.";
     BackupFailed "backup_failed" Unavailable, "The backup failed; `detail` and the server's log say why. What was written of it is removed as far as possible.",
         "Fix the cause, such as a full disk or a missing bucket permission, and retry.";
-    InvalidConfiguration "invalid_configuration" Unprocessable, "The new configuration is invalid; `detail` says what is wrong and where. Nothing was changed.",
+    InvalidConfiguration "invalid_configuration" Unprocessable, "The new configuration is invalid; `detail` says what is wrong and where. No setting was changed.",
         "Correct the file, check it with `codeq config check`, and reload again.";
 
     Overloaded "overloaded" Unavailable, "The server has too much work waiting. Nothing was changed.",

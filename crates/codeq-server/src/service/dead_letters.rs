@@ -14,7 +14,7 @@ impl Service {
     /// Returns one dead-lettered, failed or cancelled task to its queue.
     pub async fn replay(&self, caller: MayAdminister<'_>, id: &str) -> Result<Task, ServiceError> {
         let id = task_id(id, "not found")?;
-        if self.limits_holdings()
+        if self.has_quota()
             && let Some(task) = self.engine.task(&caller.tenant, id).await?
             && matches!(task.place, Place::Dead | Place::Failed)
         {

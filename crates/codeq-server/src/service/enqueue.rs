@@ -152,22 +152,23 @@ impl Service {
         self.defaults.load().batch_max.max(1)
     }
 
-    pub(super) fn limits_holdings(&self) -> bool {
+    /// Whether any limit of [`TenantLimits`](crate::config::TenantLimits) is set.
+    pub(super) fn has_quota(&self) -> bool {
         let limits = &self.defaults.load().tenant;
         limits.max_pending_tasks.is_some()
             || limits.max_pending_bytes.is_some()
             || limits.max_stored_bytes.is_some()
     }
 
-    /// Checks the tenant's storage quota. Concurrent requests may together exceed it slightly: the
-    /// limit protects the disk and is not an exact account.
+    /// Checks the tenant's quota. Concurrent requests may together exceed it slightly: it protects the disk and need not
+    /// be exact.
     fn check_quota(
         &self,
         caller: &Principal,
         new: &[NewTask],
         ahead: &mut Ahead,
     ) -> Result<(), ServiceError> {
-        if !self.limits_holdings() {
+        if !self.has_quota() {
             return Ok(());
         }
         let bytes: usize = new.iter().map(|task| task.payload.len()).sum();

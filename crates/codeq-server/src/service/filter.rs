@@ -17,7 +17,7 @@ use super::{Code, ServiceError};
 pub const FILTER_BYTES_MAX: usize = 2_048;
 
 /// Syntax summary for error messages.
-const EXPECTED: &str = "expected terms separated by spaces: worker=NAME, created>MOMENT (also >=, <, <=; \
+const EXPECTED: &str = "expected terms separated by spaces: worker=NAME, created>TIME (also >=, <, <=; \
                         RFC 3339 such as 2026-01-31T08:00:00Z), error~TEXT; a value with spaces goes \
                         in double quotes";
 
@@ -114,7 +114,8 @@ pub fn moment(text: &str) -> Option<Millis> {
     Some(u64::try_from(at.as_millisecond()).unwrap_or(0))
 }
 
-/// The latest timestamp, in place of the later dates that RFC 3339 allows: 9999-12-31 is many people's "never".
+/// The latest timestamp that the parser supports, for a later date that RFC 3339 allows: many people write 9999-12-31 for
+/// "never".
 fn last_days(text: &str) -> Option<jiff::Timestamp> {
     let pieces = Pieces::parse(text).ok()?;
     let late = pieces.date() >= jiff::Timestamp::MAX.to_zoned(TimeZone::UTC).date();

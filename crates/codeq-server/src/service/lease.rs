@@ -24,8 +24,8 @@ impl LeaseRef {
         LeaseRef { instance: None, fence: fence.map(Fence) }
     }
 
-    /// Identifies a lease by a client's `workerId` and `fence`. Ignores a `workerId` that could not
-    /// have claimed anything, because clients send whatever they are configured with even if they claim without one.
+    /// Identifies a lease by a client's `workerId` and `fence`. Ignores a `workerId` that no claim could have used: some
+    /// clients claim without one but send a configured one with their results.
     pub fn new(caller: &Principal, worker_id: Option<&str>, fence: Option<u64>) -> LeaseRef {
         let identity = worker_id.map(|name| identity(caller, name).ok());
         LeaseRef {

@@ -160,7 +160,7 @@ impl Service {
     }
 
     /// Returns when shutdown begins.
-    pub(crate) async fn drained(&self) {
+    pub(crate) async fn shutdown_begins(&self) {
         let mut draining = self.draining.clone();
         // The sender outlives this wait.
         let _ = draining.wait_for(|stop| *stop).await;

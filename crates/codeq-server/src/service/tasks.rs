@@ -77,7 +77,7 @@ impl Service {
                 None => tokio::select! {
                     woken = &mut finished => woken?,
                     () = tokio::time::sleep(wait) => {}
-                    () = self.drained() => {}
+                    () = self.shutdown_begins() => {}
                 },
             },
         }

@@ -57,7 +57,7 @@ pub enum Reason {
     Ahead { higher_priority: u64, older: u64, exact: bool },
     /// No other task is claimed before the task.
     Next,
-    /// No worker has asked for the queue for a while. `None`: not since the server recorded claims.
+    /// No worker has asked for the queue for a while. `None`: not since the server began to record claims.
     NoWorker { last_claim: Option<Millis>, since: Millis },
     /// Workers ask for the queue, and this many wait for its tasks on streams.
     Workers { last_claim: Option<Millis>, waiting: u64 },
@@ -215,8 +215,8 @@ fn of_place(task: &Task, history: &History) -> Vec<Reason> {
         Place::Failed if last.is_some_and(|entry| entry.event == Event::Submitted) => {
             vec![Reason::Failed { at, by: by(), error }]
         }
-        // Without a result, the task was cancelled: at once, or by a request that its worker or the end of its lease
-        // fulfilled.
+        // No worker submitted a result, so the task was cancelled: at once, or on request, when its worker stopped or its
+        // lease ended.
         Place::Failed => {
             let asked = entries.iter().rev().find(|entry| entry.event == Event::CancelRequested);
             let is_end = |entry: &&Entry| entry.event == Event::Cancelled;

@@ -15,7 +15,7 @@ use super::{Service, ServiceError};
 pub struct WorkerList {
     /// The latest claim first, then workers that hold tasks and have not claimed since the server started.
     pub items: Vec<WorkerView>,
-    /// Number of workers, including those that were not asked for.
+    /// Number of workers, including those beyond the limit.
     pub total: usize,
     /// False if counting leases took too long, so that workers may hold more tasks than shown.
     pub exact: bool,
@@ -52,7 +52,7 @@ impl Service {
         Ok(WorkerList { items, total, exact })
     }
 
-    /// The number of leases of each worker of a tenant, and whether that is all.
+    /// The number of leases of each worker of a tenant, and whether all leases were counted.
     async fn leases(
         &self,
         tenant: &Arc<str>,

@@ -106,7 +106,7 @@ async fn secrets_are_made_replaced_and_forgotten_and_shown_once() {
     assert_eq!(body["secrets"][0]["expiresAt"], second["previousExpiresAt"]);
     assert_eq!(body["secrets"][1], json!({"createdAt": second["createdAt"]}));
     assert!(!listed.text().contains("whsec_"));
-    // The same again changes nothing: the answer may have been lost.
+    // The same secret again changes nothing, because the first answer may have been lost.
     let same = server.post(ADMIN, rotate, json!({"secret": given})).await.expect(200).json();
     assert_eq!(same["createdAt"], second["createdAt"]);
     assert_eq!(secrets(&server, ADMIN).await["secrets"], body["secrets"]);

@@ -83,13 +83,13 @@ async fn unanswered_lookups_delay_no_other_receiver() {
     finish(&server, (PRODUCER_B, WORKER_B), "b", receiver.addr, 20).await;
     receiver.take(20).await;
     let took = start.elapsed();
-    // As long as a name server may take, and no more: nobody waits for a lookup that hangs.
+    // No longer than a single lookup may take: the other tenant does not wait for those that hang.
     assert!(took < Duration::from_secs(4), "{took:?}");
     settled(&server).await;
     server.stop().await;
 }
 
-/// A receiver that answers after a moment. The second number is the most calls it had at once.
+/// A receiver that answers after a moment. Counts the calls that run now, the most that ran at once, and those answered.
 async fn slow(now: Arc<AtomicUsize>, most: Arc<AtomicUsize>, told: Arc<AtomicUsize>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -124,7 +124,7 @@ async fn many_names_of_one_address_share_its_slots() {
         assert!(Instant::now() < until, "{told:?} of 30");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // A quarter of the slots is not for one tenant alone.
+    // One tenant gets at most three quarters of the slots.
     assert!((2..=3).contains(&most.load(Ordering::SeqCst)), "{most:?} at once");
     settled(&server).await;
     assert_eq!(told.load(Ordering::SeqCst), 30, "nothing was tried twice");

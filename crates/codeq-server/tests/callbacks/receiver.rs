@@ -207,7 +207,7 @@ async fn perform(stream: &mut TcpStream, act: Act) -> bool {
     }
 }
 
-/// A server whose webhooks may go to this machine, and which does not wait long.
+/// A server whose webhooks may go to this machine, and which retries them after a second.
 pub async fn server() -> Harness {
     server_with(|_| ()).await
 }

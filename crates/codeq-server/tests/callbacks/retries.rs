@@ -78,7 +78,7 @@ async fn every_callback_arrives_with_the_same_id_whatever_receivers_do() {
             }
         });
     }
-    // One that talks without an end has said yes; one that is gone is not called again.
+    // A 200 with an endless body counts as accepted, and a receiver that answers 410 is not called again.
     let mut flood = Receiver::start(|_, _| Act::Flood).await;
     finish(&server, &flood.url("/"), 2).await;
     assert_eq!(flood.take(2).await.len(), 2);
@@ -149,7 +149,7 @@ async fn a_hanging_receiver_delays_no_other() {
     finish(&server, &hanging.url("/"), 60).await;
     let mut good = Receiver::willing().await;
     let ids = finish(&server, &good.url("/"), 40).await;
-    // Far less than the ten seconds that the hanging ones take.
+    // Less than the ten seconds after which a call that hangs is given up.
     let calls = tokio::time::timeout(std::time::Duration::from_secs(8), good.take(40)).await;
     let calls: BTreeSet<String> = calls.unwrap().iter().map(Received::task).collect();
     assert_eq!(calls, ids);

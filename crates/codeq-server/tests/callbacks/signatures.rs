@@ -24,7 +24,7 @@ async fn call(server: &Harness, receiver: &mut Receiver) -> Received {
     call
 }
 
-/// Asks the library of Standard Webhooks, and the ten lines for the other header, in Python.
+/// Verifies a call in Python: with the library of Standard Webhooks, and with ten lines of code for the other header.
 async fn verifies(call: &Received, secret: &str) -> [bool; 2] {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python = root.join("../../target/venv/bin/python");

@@ -93,7 +93,7 @@ async fn each_kind_of_event_is_acknowledged_as_its_kind() {
         assert_eq!(got, want);
         let status = shown(&server, &id).await["status"].clone();
         assert_eq!(status, ["COMPLETED", "IN_PROGRESS", "PENDING", "PENDING"][i], "{kind}");
-        // So that the next one is the only one there is.
+        // Leaves the next task as the only one.
         server.post(ADMIN, "admin/queues/c/purge", json!({})).await;
     }
 }
@@ -117,13 +117,13 @@ async fn events_on_tasks_the_worker_does_not_hold_are_refused() {
     ] {
         for (kind, event) in each(id) {
             let got = ack(worker.ask(event).await);
-            // A result says it in its own words, as over HTTP.
+            // A result has its own error text for this, as over HTTP.
             let error =
                 if kind == "result" && code == "not_found" { "task not found" } else { error };
             let (error, code) = (error.to_owned(), code.to_owned());
             assert_eq!(got, Ack { kind, id: id.to_owned(), ok: false, error, code });
         }
-        // In the words of HTTP.
+        // The texts are those of HTTP.
         if !id.is_empty() && !id.contains(' ') {
             for (kind, body) in [
                 ("result", json!({"status": "COMPLETED"})),
@@ -160,7 +160,7 @@ async fn results_are_stored_as_submitted() {
         let kept = &kept["result"];
         assert_eq!((&kept["status"], &kept["result"]), (&json!(status), &want), "{kept}");
         assert_eq!(kept["error"].as_str().unwrap_or_default(), error);
-        // Said again, as after a lost answer; and then otherwise.
+        // The same result again, as after a lost answer, and then another one.
         assert!(ack(worker.ask(said).await).ok, "{status}");
         let otherwise = ToWorkers::Result(outcome(&id, "COMPLETED", r#"{"other":1}"#, ""));
         assert_eq!(ack(worker.ask(otherwise).await).code, "not_in_progress");
@@ -255,7 +255,7 @@ async fn a_nack_applies_its_delay_or_the_backoff() {
     })
     .await;
     let mut worker = Worker::open(server.worker_addr(), WORKER).await;
-    // Beyond the longest backoff a delay counts as that.
+    // A delay beyond the longest backoff is cut to it.
     for (said, applied) in [(0, 7), (20, 20), (5_000, 900), (-1, 0), (-2, 7), (i32::MIN, 7)] {
         let id = server.running(&format!("c{said}")).await;
         let FromWorkers::NackAck(got) = worker.ask(nack(&id, said)).await else { panic!("no ack") };
@@ -264,7 +264,7 @@ async fn a_nack_applies_its_delay_or_the_backoff() {
         let task = shown(&server, &id).await;
         assert_eq!((&task["attempts"], &task["error"]), (&json!(1), &json!("because")), "{task}");
     }
-    // At once means at once, with an attempt spent and a new fence.
+    // After -1 the task is claimable at once, with an attempt spent and a new fence.
     let again = worker.take("c-1").await;
     assert_eq!((again.attempts, again.fence), (1, 2));
 }

@@ -77,7 +77,7 @@ async fn fields_left_out_of_a_create_get_defaults() {
     for absent in ["webhook", "traceParent", "traceState", "workerId", "leaseUntil"] {
         assert!(task[absent].is_null() || task[absent] == "", "{absent}: {task}");
     }
-    // The nearest priority there is, as over HTTP.
+    // Priorities are clamped, as over HTTP.
     for (priority, want) in [(-5, 0), (9, 9), (10, 9), (i32::MAX, 9)] {
         let id = producer.make(CreateTask { priority, ..new_task(1, "plain") }).await;
         let task = shown(&server, &id).await;
@@ -110,11 +110,11 @@ async fn run_at_and_delays_are_applied() {
     for command in ["late", "delayed"] {
         worker.ready(command, 1).await;
     }
-    // Those wait, these come.
+    // Those tasks wait, these come at once.
     for command in ["both", "ancient"] {
         assert_eq!(worker.take(command).await.command, command);
     }
-    // One that falls due reaches a credit that waits.
+    // A task that falls due reaches a waiting credit.
     worker.ready("soon", 1).await;
     let start = std::time::Instant::now();
     let id = producer.make(CreateTask { delay_seconds: 1, ..new_task(5, "soon") }).await;
@@ -140,11 +140,11 @@ async fn keys_make_a_create_repeatable() {
     let other = producer.create(keyed(3, "[]")).await;
     assert_eq!((other.ok, &*other.code, &*other.task_id), (false, "idempotency_conflict", ""));
     assert_eq!(other.error_message, "idempotency key was used with a different command or payload");
-    // The same in a batch, where a key is also seen twice.
+    // The same in a batch, which also has the key twice.
     let acks = producer.create_all(vec![keyed(4, "{}"), keyed(5, "[]"), new_task(6, "c")]).await;
     let got: Vec<_> = acks.iter().map(|a| (a.seq, a.ok, a.repeated)).collect();
     assert_eq!(got, [(4, true, true), (5, false, false), (6, true, false)]);
-    // And over HTTP it is the same key.
+    // Over HTTP it is the same key.
     let body = json!({"command": "c", "payload": {}, "idempotencyKey": "k1"});
     let reply = server.post(PRODUCER, "tasks", body).await;
     assert_eq!(reply.id(), first.task_id);
@@ -164,7 +164,7 @@ async fn a_tasks_own_trace_wins_over_the_calls() {
         trace_state: state.into(),
         ..new_task(1, "c")
     };
-    // What is not a trace context is none.
+    // A text that is not a trace context is dropped.
     let rows = [
         (own("", ""), json!(TRACE), json!("call=1")),
         (own(OTHER_TRACE, ""), json!(OTHER_TRACE), Value::Null),
@@ -259,7 +259,7 @@ async fn creates_that_are_refused_alone_and_in_a_batch() {
         let ack = producer.create(CreateTask { seq: 9, ..task }).await;
         assert_refused(case, &ack, code, message);
     }
-    // Each stands for itself, in its place.
+    // In a batch, each is refused alone, and the acknowledgements are in the order of the creates.
     let mut tasks = vec![new_task(1_000, "good")];
     for (i, (_, task, _, _)) in flaws().into_iter().enumerate() {
         tasks.push(CreateTask { seq: i as u64, ..task });
@@ -323,7 +323,7 @@ async fn empty_and_entirely_invalid_batches_are_acknowledged() {
 async fn every_create_has_one_ack_with_its_number() {
     let server = Harness::start().await;
     let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
-    // Numbers are the client's: none is special, and the same may come twice.
+    // The client chooses the numbers: none is special, and the same one may come twice.
     let mut want: Vec<u64> = (0..500).map(|n| n * 7 % 500).collect();
     want.extend([0, 0, u64::MAX]);
     let sender = producer.sender();

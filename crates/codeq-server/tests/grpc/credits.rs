@@ -17,7 +17,7 @@ async fn a_ready_is_held_longer_than_any_request_and_connection_waits() {
     let mut worker = Worker::open(server.worker_addr(), WORKER).await;
     worker.ready("rare", 1).await;
     worker.ready("rare", 3).await;
-    // Longer than a claim over HTTP can wait: what is tested is that time does nothing.
+    // Longer than a claim over HTTP can wait: time alone must not end a Ready.
     pass(Duration::from_secs(35)).await;
     worker.settle().await;
     let first = server.task("rare").await;
@@ -50,7 +50,7 @@ async fn the_count_says_how_a_ready_is_answered() {
         }
         worker.ready("c", count).await;
         let mut tasks = worker.tasks().await;
-        // The order among shards is open; that no task comes twice is not.
+        // The order among shards is not defined, but no task may come twice.
         tasks.sort_by(|a, b| a.id.cmp(&b.id));
         tasks.dedup_by(|a, b| a.id == b.id);
         assert_eq!(tasks.len(), want, "{there} {count}");
@@ -68,7 +68,7 @@ async fn a_ready_sets_leases_and_commands() {
         let commands = commands.iter().map(|command| (*command).to_owned()).collect();
         ToWorkers::Ready(Ready { commands, lease_seconds, count: 1 })
     };
-    // No commands: all of them. Several: any of these. Zero: the default lease.
+    // No commands mean all of them, several mean any of these. A lease of zero means the default.
     for (commands, made, lease, want) in [
         (&[][..], "x", 0, 300),
         (&["a", "b"], "b", 60, 60),
@@ -121,7 +121,7 @@ async fn one_task_wakes_one_credit_of_many() {
     for worker in &mut workers {
         worker.settle().await;
     }
-    // The next task finds another credit of any of them, and nobody has lost one.
+    // The next task goes to another credit of any of the workers: nobody has lost a credit.
     let id = server.task("c").await;
     let answers = workers.iter_mut().map(|worker| Box::pin(worker.answer()));
     let (answer, other, _) = select_all(answers).await;
@@ -180,7 +180,7 @@ async fn a_stream_that_ends_gives_its_credits_back() {
 }
 
 #[tokio::test]
-async fn a_task_that_was_not_sent_any_more_is_back_at_once() {
+async fn a_task_that_could_not_be_sent_is_back_at_once() {
     let server = Harness::start().await;
     // The client takes no answers, and its window holds less than the first task: the second one is claimed
     // but cannot be written.
@@ -200,7 +200,7 @@ async fn a_task_that_was_not_sent_any_more_is_back_at_once() {
     let mut worker = Worker::open_as(server.worker_addr(), WORKER, "next").await;
     let task = worker.take("c").await;
     assert_eq!((&*task.id, task.attempts, &*task.worker_id), (&*kept, 0, "worker/next"));
-    // What had begun to be sent may have arrived: its lease stays.
+    // A task whose sending had begun may have arrived, so its lease stays.
     let first = server.get(PRODUCER, &format!("tasks/{sent}")).await.expect(200).json();
     assert_eq!(
         (&first["status"], &first["workerId"]),
@@ -230,7 +230,7 @@ async fn leases_stay_when_the_stream_ends_until_they_expire() {
     let mut second = Worker::open_as(server.worker_addr(), WORKER, "two").await;
     let task = second.take("c").await;
     assert_eq!((&*task.id, task.attempts, task.fence), (&*id, 1, 2));
-    // The one who holds the other comes back on a new stream and goes on.
+    // The worker that holds the other task comes back on a new stream and goes on.
     let mut first = Worker::open_as(server.worker_addr(), WORKER, "one").await;
     let done = crate::grpc::acks::result(&kept, "COMPLETED");
     assert!(crate::grpc::acks::ack(first.ask(done).await).ok);
@@ -258,7 +258,7 @@ async fn too_many_credits_end_the_stream() {
 async fn every_credit_of_many_is_answered() {
     let server = Harness::start().await;
     let mut worker = Worker::open(server.worker_addr(), WORKER).await;
-    // More than are looked for at once: the others come to their turn as these are answered.
+    // More than the server looks for at once: the others get their turn as these are answered.
     for _ in 0..600 {
         worker.ready("c", 1).await;
     }

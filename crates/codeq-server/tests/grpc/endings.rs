@@ -43,7 +43,7 @@ async fn a_half_closed_stream_answers_everything_and_ends_ok() {
     seqs.sort_unstable();
     assert_eq!(seqs, (0..200).collect::<Vec<_>>());
 
-    // A worker that has credits waiting: what it said is answered, the credits are not.
+    // A worker with waiting credits: its events are answered, the credits are not.
     let mut worker = Worker::open(server.worker_addr(), WORKER).await;
     let tasks: Vec<_> = {
         worker.ready("c", 50).await;
@@ -74,7 +74,7 @@ async fn a_stop_ends_idle_streams_at_once() {
     worker.ready("c", 1).await;
     worker.ready("c", 10).await;
     worker.settle().await;
-    // Two that have not even said Hello.
+    // Two streams that have not sent a Hello.
     let mut silent = crate::grpc::client::producer(server.producer_addr()).await;
     let mut mute = crate::grpc::client::worker(server.worker_addr()).await;
     let mut health = HealthClient::new(channel(server.worker_addr()).await);
@@ -89,7 +89,7 @@ async fn a_stop_ends_idle_streams_at_once() {
     // Nothing but the end: the credits are not answered.
     let (code, text) = worker.ended().await;
     assert_eq!((code, &*text), STOPPED);
-    // Whoever watches the health hears of it; in the end the stream is over.
+    // A stream that watches the health reports the stop, and then ends.
     let mut last = 1;
     while let Ok(Some(change)) = watch.message().await {
         last = change.status;
@@ -142,7 +142,7 @@ async fn a_stop_does_not_wait_for_clients_that_take_nothing() {
     let held = server.running("held").await;
     let mut deaf = Vec::new();
     for at in 0..3 {
-        // A window for some of the answers, and nobody who reads them.
+        // The window has room for some of the answers, and nobody reads them.
         let endpoint = endpoint(server.producer_addr()).initial_stream_window_size(1_024);
         let producer = Producer::open_on(endpoint.connect().await.unwrap(), PRODUCER).await;
         for seq in 0..100 {
@@ -169,7 +169,7 @@ async fn a_stop_does_not_wait_for_clients_that_take_nothing() {
 
 #[tokio::test]
 async fn a_stop_flushes_acknowledgements_and_makes_no_assignments() {
-    // To the disk, so that acknowledgements are due when the stop comes.
+    // With syncs, some acknowledgements are still due when the server is stopped.
     let server = Harness::with(|config| config.durability = Durability::Fsync).await;
     let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
     let mut worker = Worker::open(server.worker_addr(), WORKER).await;
@@ -180,7 +180,7 @@ async fn a_stop_flushes_acknowledgements_and_makes_no_assignments() {
     for seq in 0..500 {
         producer.say(ToProducers::Create(new_task(seq, "bulk"))).await;
     }
-    // When this one is answered, those before it have been read.
+    // When this event is answered, those before it have been read.
     producer.say(ToProducers::CreateBatch(CreateTaskBatch::default())).await;
     let (mut acked, mut read) = (HashSet::new(), false);
     let mut stopping = None;
@@ -326,11 +326,11 @@ async fn a_stream_outlives_its_token_unless_it_is_to_end_with_it() {
     let other = strict.task("c").await;
     let mut next = Worker::open(strict.worker_addr(), WORKER).await;
     assert_eq!(next.take("c").await.id, other);
-    // By now the token is over, and the streams of the other server go on.
+    // The token has expired by now, and the streams of the other server go on.
     let id = lasting_producer.make(new_task(1, "c")).await;
     assert_eq!(lasting_worker.take("c").await.id, id);
     assert!(ack(lasting_worker.ask(result(&id, "COMPLETED")).await).ok);
-    // But it opens no other one.
+    // But the token opens no other stream.
     for server in [&strict, &server] {
         let mut late = crate::grpc::client::worker(server.worker_addr()).await;
         late.hello(&token, "").await;
@@ -339,7 +339,7 @@ async fn a_stream_outlives_its_token_unless_it_is_to_end_with_it() {
 }
 
 #[tokio::test]
-async fn a_withdrawn_token_ends_its_streams_and_no_others() {
+async fn a_revoked_token_ends_its_streams_and_no_others() {
     let server = Harness::start().await;
     let mut gone = Worker::open(server.worker_addr(), WORKER).await;
     let mut stays = Worker::open(server.worker_addr(), WORKER_2).await;

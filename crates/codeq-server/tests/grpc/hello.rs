@@ -55,7 +55,7 @@ async fn the_first_event_is_a_hello() {
         stream.send(worker::WorkerEvent { event }).await;
         assert_end(&stream.ended().await, NOT_FIRST);
     }
-    // Nor is the end of what the client has to say.
+    // A half-close is not a Hello either.
     let mut stream = client::producer(server.producer_addr()).await;
     stream.half_close();
     assert_end(&stream.ended().await, NOT_FIRST);
@@ -77,7 +77,7 @@ async fn a_hello_is_awaited_for_ten_seconds() {
 #[tokio::test]
 async fn invalid_tokens_are_refused() {
     let server = Harness::start().await;
-    // Of the Hello, and of the metadata: the Hello's counts if there is one.
+    // The token of the Hello and that of the metadata: the Hello's counts if there is one.
     let cases = [
         ("", "", "missing token"),
         ("nobody", "", "auth failed: "),
@@ -108,7 +108,7 @@ async fn invalid_tokens_are_refused() {
             "{token} {header}: {text}"
         );
     }
-    // What is no bearer's is not a token.
+    // Other authentication schemes carry no token.
     let mut stream = producer_on(channel(server.producer_addr()).await, with("Basic YTpi")).await;
     stream.hello("").await;
     assert_end(&stream.ended().await, MISSING);

@@ -54,7 +54,7 @@ async fn blanks_around_a_command_are_not_part_of_it() {
         let claimed = claimed.expect(200).json();
         assert_eq!((&claimed["id"], &claimed["command"]), (&json!(id), &json!("resize")));
     }
-    // Blank names alone are a mistake: they do not mean every queue.
+    // A list of nothing but blank names is refused: it does not mean every queue.
     for commands in [&[""][..], &[" ", "\t"]] {
         worker.say(ready(commands)).await;
         let error = worker.error().await;

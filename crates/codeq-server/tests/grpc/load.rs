@@ -37,7 +37,7 @@ async fn a_client_that_takes_no_answers_is_not_read() {
             sender.send(ProducerEvent { event }).await.unwrap();
         }
     });
-    // Until nothing moves. A look too early would see fewer, which is no failure.
+    // Waits until nothing moves any more. If it looks too early, it sees fewer tasks, which does not fail the test.
     let (mut stuck, mut same) = (0, 0);
     while stuck == 0 || same < 5 {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -109,7 +109,7 @@ async fn thousands_of_streams_wait_and_each_is_woken_once() {
     let workers: Vec<Worker> = opening.join_all().await.into_iter().flatten().collect();
     let count = workers.len();
     assert_eq!(count, PER_CONNECTION * CONNECTIONS);
-    // Nobody has a thread of their own; those of other tests are a few.
+    // No stream has a thread of its own; other tests have a few threads.
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let threads = status.lines().find_map(|line| line.strip_prefix("Threads:")).unwrap();
     assert!(threads.trim().parse::<usize>().unwrap() < 500, "{threads}");
@@ -135,7 +135,7 @@ async fn thousands_of_streams_wait_and_each_is_woken_once() {
         assert!(tasks.insert(task) && who.insert(worker));
     }
     assert_eq!(tasks, want);
-    // Nobody hears anything else.
+    // No worker gets anything else.
     for mut worker in waiting.join_all().await.into_iter().step_by(50) {
         worker.settle().await;
     }

@@ -57,7 +57,7 @@ async fn readys_that_wait_are_bounded_in_bytes() {
     assert_eq!(server.get(ADMIN, "admin/queues").await.expect(200).text(), "{}");
 }
 
-/// Many streams of one connection whose Readys take as many bytes as they may.
+/// Many streams of one connection, whose Readys take all the bytes that they may.
 #[tokio::test]
 async fn the_streams_of_a_connection_leave_room_for_those_of_another() {
     let server = Harness::with(|config| config.http.max_buffered_bytes = Some(64 << 20)).await;
@@ -72,7 +72,7 @@ async fn the_streams_of_a_connection_leave_room_for_those_of_another() {
                 let ready = Ready { commands, lease_seconds: 60, count: 1 };
                 let event =
                     codeq_proto::worker::WorkerEvent { event: Some(ToWorkers::Ready(ready)) };
-                // What has no room waits here.
+                // A Ready for which there is no room waits here.
                 if send.send(event).await.is_err() {
                     break;
                 }
@@ -120,8 +120,8 @@ async fn tasks_that_nobody_takes(shards: u16) {
         let queue: Value = server.get(ADMIN, "admin/queues/c").await.expect(200).json();
         queue["inProgress"].as_u64().unwrap()
     };
-    // As many as may wait for the client, and the one that is being sent. For a moment there are more: those that
-    // are about to go back.
+    // As many tasks as may wait for the client, and the one that is being sent. For a moment there are more, which are
+    // about to go back.
     let mut seen = Vec::new();
     while seen.len() < 100 && !seen.last().is_some_and(|now| (16..=20).contains(now)) {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -130,7 +130,7 @@ async fn tasks_that_nobody_takes(shards: u16) {
     assert!(seen.len() < 100, "{seen:?}");
     let bytes = held(&server).await;
     assert!((10 << 20..24 << 20).contains(&bytes), "{bytes}");
-    // Whoever takes them gets them all, each once.
+    // When the client reads, it gets all of them, each once.
     let mut got = BTreeSet::new();
     while got.len() < TASKS as usize {
         assert!(got.insert(worker.task().await.id), "the same task twice");

@@ -29,7 +29,7 @@ async fn a_bucket_that_http_has_drained_refuses_creates() {
     let acks = producer.create_all(vec![new_task(8, "c"), new_task(9, "c")]).await;
     let got: Vec<_> = acks.iter().map(|ack| (ack.seq, ack.ok, &*ack.code)).collect();
     assert_eq!(got, [(8, false, "rate_limited"), (9, false, "rate_limited")]);
-    // The bucket is the tenant's; the stream goes on.
+    // Each tenant has its own bucket, and the stream goes on.
     Producer::open(server.producer_addr(), PRODUCER_B).await.make(new_task(1, "c")).await;
     producer.closes().await;
 }
@@ -95,7 +95,7 @@ async fn a_ready_draws_one_token_over_several_shards_too() {
         let id = server.task("c").await;
         assert_eq!(worker.take("c").await.id, id);
     }
-    // Of three tokens one is left, and none will be added for a minute.
+    // One of three tokens is left, and none will be added for a minute.
     let got = [
         ack(worker.ask(each(UNKNOWN_ID)[1].1.clone()).await).code,
         ack(worker.ask(each(UNKNOWN_ID)[1].1.clone()).await).code,

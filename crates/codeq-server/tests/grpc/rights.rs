@@ -38,7 +38,7 @@ async fn a_missing_scope_is_an_error_and_the_stream_goes_on() {
     .await;
     let id = server.running("held").await;
     for missing in SCOPES {
-        // The subject is that of the one who holds the task: nothing but the scope is missing.
+        // The subject is that of the worker that holds the task, so nothing but the scope is missing.
         let mut worker = Worker::open(server.worker_addr(), missing).await;
         let mut refused = Vec::new();
         let ready = Ready { commands: vec!["c".into()], ..Ready::default() };
@@ -68,7 +68,7 @@ async fn a_missing_scope_is_an_error_and_the_stream_goes_on() {
         };
         let got = ack(worker.ask(event).await);
         assert_eq!((got.kind, got.ok), (kind, missing != "codeq:heartbeat"));
-        // And the credit that was refused is gone: the task is for the next.
+        // The refused credit is gone, so the task goes to another worker.
         if missing == "codeq:claim" {
             let id = server.task("c").await;
             worker.settle().await;
@@ -128,7 +128,7 @@ async fn event_types_outside_the_token_are_refused() {
         let error = worker.error().await;
         assert_eq!((&*error.code, &*error.message), ("PermissionDenied", "event type not allowed"));
     }
-    // No commands mean those that are allowed; the refused Readys took nothing.
+    // No commands mean all that are allowed. The refused Readys left no credits.
     worker.say(ToWorkers::Ready(Ready::default())).await;
     worker.settle().await;
     let a = server.task("a").await;
@@ -168,7 +168,7 @@ async fn an_instance_cannot_act_for_another() {
             }
         }
     }
-    // They look alike to people, and are two.
+    // The two names look alike to people, but differ.
     for (kind, event) in each(&of_namesake) {
         let got = ack(instance.ask(event).await);
         assert_eq!((got.kind, got.ok, &*got.code), (kind, false, "not_owner"));
@@ -181,7 +181,7 @@ async fn an_instance_cannot_act_for_another() {
     beat.refused(403, "not-owner");
     let beat = server.act(WORKER, &format!("tasks/{of_instance}/heartbeat")).await;
     beat.refused(403, "not-owner");
-    // Each goes on with its own; the namesake over HTTP too.
+    // Each goes on with its own task; the namesake also over HTTP.
     server.act("slashed", &format!("tasks/{of_namesake}/heartbeat")).await.expect(200);
     assert!(ack(namesake.ask(result(&of_namesake, "COMPLETED")).await).ok);
     assert!(ack(instance.ask(result(&of_instance, "COMPLETED")).await).ok);
@@ -206,7 +206,7 @@ async fn tenants_do_not_see_each_other() {
     b.say(everything()).await;
     let task = b.task().await;
     assert_eq!((&*task.id, &*task.tenant_id, &*task.worker_id), (&*id, "b", "worker"));
-    // The same subject of another tenant: to it there is no such task.
+    // For the same subject of another tenant there is no such task.
     for (kind, event) in each(&id) {
         let got = ack(a.ask(event).await);
         assert_eq!((got.kind, got.ok, &*got.code), (kind, false, "not_found"));
@@ -218,7 +218,7 @@ async fn tenants_do_not_see_each_other() {
         panic!("no acks")
     };
     assert_eq!(batch.acks[0].code, "not_found");
-    // The credit of A is as it was.
+    // The credit of tenant A is still there.
     let own = server.enqueue(PRODUCER, json!({"command": "c", "payload": {}})).await;
     assert_eq!(a.task().await.id, own);
     assert!(ack(b.ask(result(&id, "COMPLETED")).await).ok);

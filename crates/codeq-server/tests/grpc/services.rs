@@ -151,7 +151,7 @@ async fn a_message_beyond_the_limit_ends_the_stream_and_nothing_else() {
 #[tokio::test]
 async fn a_message_of_too_many_items_is_refused_before_it_takes_memory() {
     let server = Harness::start().await;
-    // Before the Hello too: nobody has to be known to send one.
+    // Also before the Hello: sending such a message takes no token.
     let first = crate::grpc::client::producer(server.producer_addr()).await;
     let second = Producer::open(server.producer_addr(), PRODUCER).await;
     for (mut producer, items) in [(first, 100), (second, 1_000_000)] {
@@ -206,7 +206,7 @@ async fn with_a_certificate_both_ports_speak_tls() {
     worker.ready("c", 1).await;
     let id = producer.make(new_task(1, "c")).await;
     assert_eq!(worker.task().await.id, id);
-    // Without TLS nothing is said.
+    // Without TLS there is no answer.
     let plain = ProducerStreamClient::new(endpoint(server.producer_addr()).connect_lazy())
         .stream(Request::new(stream::empty()))
         .await;

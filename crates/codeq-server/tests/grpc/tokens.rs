@@ -32,7 +32,7 @@ impl io::Write for Log {
 }
 
 impl Log {
-    /// Of this thread, on which the server of the test runs too, until the guard is dropped.
+    /// The log of this thread, on which the test's server also runs, until the guard is dropped.
     fn here() -> (Log, DefaultGuard) {
         LazyLock::force(&SECOND);
         let log = Log::default();
@@ -75,7 +75,7 @@ async fn server(provider: &Provider) -> Harness {
         config.worker_auth.jwt.push(jwt);
     })
     .await;
-    // A good token: from here on the keys are known.
+    // The server fetches the keys with the first good token.
     server.get(&provider.token(&claims()), "tasks").await.expect(200);
     server
 }
@@ -128,7 +128,7 @@ async fn a_refusal_is_explained_to_the_operator_and_to_whoever_may_know() {
     for (_, token, _) in secrets {
         assert!(!text.contains(token.rsplit('.').next().unwrap()), "{token}");
     }
-    // A good token that does not reach that far.
+    // Good tokens without the scope or role for these routes.
     let rows = [
         (RESTRICTED, Method::POST, "tasks/x/nack", Some("codeq:nack")),
         (PRODUCER, Method::POST, "tasks/claim", Some("codeq:claim")),
@@ -141,7 +141,7 @@ async fn a_refusal_is_explained_to_the_operator_and_to_whoever_may_know() {
         let challenge = format!(r#"Bearer realm="codeq", error="insufficient_scope"{scope}"#);
         assert_eq!(reply.headers["www-authenticate"], challenge.as_str(), "{path}");
     }
-    // A worker with the right scope, but not this task's, is not told to get another token.
+    // A worker that has the scope but does not hold the task is not told to get another token.
     let id = server.running("c").await;
     let reply = server.act(crate::http::harness::WORKER_2, &format!("tasks/{id}/heartbeat")).await;
     assert_eq!(reply.expect(403).headers.get("www-authenticate"), None);
@@ -199,7 +199,7 @@ async fn a_flood_of_bad_tokens_is_counted_and_does_not_flood_the_log() {
     let mut producer = crate::grpc::client::producer(server.producer_addr()).await;
     producer.hello("nobody").await;
     producer.ended().await;
-    // Another reason is heard through it.
+    // The flood does not hide another reason.
     let reply = server.get("e30.e30.e30", "tasks").await.expect(401);
     assert_eq!(reply.json()["error"], "invalid token");
     let count =

@@ -102,10 +102,10 @@ async fn refused_calls_and_other_owners_subscriptions_are_recorded_too() {
     h.post(ADMIN, "admin/queues/mail/pause", json!({"until": "never"})).await.expect(400);
     let large = json!({"maxAttempts": 3, "x": "x".repeat(2 << 20)});
     h.put(ADMIN, "admin/topics/mail", large).await.expect(413);
-    let wish = json!({"callbackUrl": "https://worker.example.com/wake"});
+    let new = json!({"callbackUrl": "https://worker.example.com/wake"});
     let mut ids = Vec::new();
     for token in [WORKER, WORKER_2] {
-        let made = h.post(token, "workers/subscriptions", wish.clone()).await.expect(200).json();
+        let made = h.post(token, "workers/subscriptions", new.clone()).await.expect(200).json();
         ids.push(made["subscriptionId"].as_str().unwrap().to_owned());
     }
     h.get(ADMIN, &format!("workers/subscriptions/{}", ids[0])).await.expect(200);

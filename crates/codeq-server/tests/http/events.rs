@@ -75,7 +75,7 @@ async fn a_stream_goes_on_after_its_last_event() {
     assert_eq!(got[0], all[2]);
     assert_eq!(names(&got[1..]), ["created", "claimed", "submitted"]);
     assert!(got[1..].iter().all(|event| event.data["taskId"] == *missed));
-    // And live from there on, nothing twice.
+    // From there on the stream is live, and nothing comes twice.
     let next = h.task("c").await;
     assert_eq!(again.next().await.unwrap().data["taskId"], *next);
 }
@@ -104,15 +104,15 @@ async fn a_stream_goes_on_after_a_restart() {
 }
 
 #[tokio::test]
-async fn positions_that_are_not_kept_are_said_to_be_missed() {
+async fn positions_that_are_not_kept_are_reported_as_missed() {
     let h = Harness::start().await;
     h.task("c").await;
-    // Of a server with more shards, and of one that has seen more.
+    // Positions of a server with more shards, and of one with more transitions.
     for id in ["1-2-3", "18446744073709551615"] {
         let mut events = Sse::open(after(&h, id)).await;
         let first = events.next().await.unwrap();
         assert_eq!(first.kind, "missed", "{id}");
-        // The stream goes on; it may be a little behind what was acknowledged before it began.
+        // The stream goes on. It may begin with transitions that were acknowledged before it was opened.
         let made = h.task("c").await;
         while events.next().await.unwrap().data["taskId"] != *made {}
     }

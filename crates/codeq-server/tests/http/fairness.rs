@@ -18,7 +18,7 @@ async fn all(h: &Harness, path: &str, mut request: Value, changed: &str) -> Vec<
     }
 }
 
-/// Finished tasks in many queues: of each queue as many.
+/// Creates and finishes tasks in many queues, the same number in each.
 async fn finished(h: &Harness, queues: usize, each: usize) {
     for queue in 0..queues {
         let task = json!({"command": format!("q{queue:03}"), "payload": 1});

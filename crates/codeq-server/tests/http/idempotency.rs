@@ -65,7 +65,7 @@ async fn other_work_under_the_same_key_is_refused() {
     refused.refused(400, "Idempotency-Key and idempotencyKey are different");
     let long = keyed(&h, "tasks", &"k".repeat(257), task(json!(1))).await.expect(400);
     assert_eq!(long.json()["code"], "invalid_idempotency_key");
-    // A batch would make the same keys of it every time.
+    // An empty key would give every batch the same keys.
     let batch = json!({"tasks": [task(json!(1))]});
     for (path, body) in [("tasks", task(json!(1))), ("tasks/batch", batch)] {
         keyed(&h, path, "\"\"", body).await.refused(400, "invalid Idempotency-Key header");
@@ -121,7 +121,7 @@ async fn a_key_for_a_batch_is_one_for_each_of_its_tasks() {
     assert_eq!(again.header("idempotent-replayed"), Some("true"));
     assert_eq!(again.json(), first.json());
     let ids = first.json()["results"].clone();
-    // Each place of the batch has a key of its own, and a key given to a task stays its own.
+    // Each place of the batch has its own key, and a task that names a key keeps that one.
     let own = h.post(PRODUCER, "tasks", task_with_key(json!(1), "own")).await.expect(202);
     assert_eq!(ids[1]["task"]["id"], *own.id());
     assert_eq!(count(&h).await, 3);
@@ -132,7 +132,7 @@ async fn a_key_for_a_batch_is_one_for_each_of_its_tasks() {
     assert_eq!(mixed.json()["results"][0], ids[0]);
     assert_eq!(mixed.json()["results"][2]["error"], CONFLICT);
     assert_eq!(count(&h).await, 3);
-    // The key of an item is an ordinary key: the item can be sent again by itself, and nothing else can take its name.
+    // The key of an item is an ordinary key: the item can be sent again by itself, and other work cannot use its key.
     let alone = h.post(PRODUCER, "tasks", task_with_key(json!(2), "k/2")).await.expect(202);
     assert_eq!(alone.header("idempotent-replayed"), Some("true"));
     assert_eq!(ids[2]["task"]["id"], *alone.id());

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use crate::http::harness::{ADMIN, Harness, PRODUCER, WORKER, WORKER_2};
 use crate::http::shape::with;
 
-/// What a worker can do with a task, and what it needs to say.
-fn deeds(id: &str) -> [(String, Value); 5] {
+/// What a worker can do with a task: path and body.
+fn actions(id: &str) -> [(String, Value); 5] {
     let of = |verb: &str, body| (format!("tasks/{id}/{verb}"), body);
     [
         of("heartbeat", json!({})),
@@ -17,7 +17,7 @@ fn deeds(id: &str) -> [(String, Value); 5] {
     ]
 }
 
-/// Does it, and says how it went: the status, and the short text of a refusal.
+/// Takes an action and returns the status, and the short text of a refusal.
 async fn attempt(h: &Harness, token: &str, path: &str, body: Value) -> (u16, String) {
     if !path.ends_with("results") {
         let reply = h.post(token, path, body).await;
@@ -51,7 +51,7 @@ async fn filters_find_a_worker_by_the_name_that_answers_show() {
     let dry = json!({"worker": shown, "dryRun": true});
     let dry = h.post(ADMIN, "admin/dlq/c/purge", dry).await.expect(200).json();
     assert_eq!(dry["matched"], 1);
-    // No limit is not the same as none.
+    // A limit of 0 is refused: it does not mean no limit.
     for path in ["admin/dlq/c/purge", "admin/dlq/c/replay", "admin/queues/c/purge"] {
         h.post(ADMIN, path, json!({"limit": 0})).await.refused(400, "invalid 'limit'");
     }
@@ -67,7 +67,7 @@ async fn a_stale_fence_is_a_lost_lease_though_the_token_is_the_same() {
         h.post(WORKER, &format!("tasks/{id}/nack"), json!({"delaySeconds": 0})).await.expect(200);
         // A second process with the same token.
         assert_eq!(h.claim(WORKER, "c").await["fence"], 2);
-        let (path, body) = deeds(&id)[n].clone();
+        let (path, body) = actions(&id)[n].clone();
         for fence in [1, 3] {
             let stale = with(body.clone(), json!({"fence": fence}));
             let (status, error) = attempt(&h, WORKER, &path, stale).await;
@@ -78,7 +78,7 @@ async fn a_stale_fence_is_a_lost_lease_though_the_token_is_the_same() {
         assert_eq!((&task["status"], &task["fence"]), (&json!("IN_PROGRESS"), &json!(2)));
         let current = with(body, json!({"fence": 2}));
         assert_eq!(attempt(&h, WORKER, &path, current).await, (200, String::new()), "{path}");
-        // Whatever it was, the task is finished now.
+        // Finishes the task, whatever the action was.
         h.post(WORKER, "tasks/claim", json!({})).await;
         h.post(WORKER, &format!("tasks/{id}/result"), json!({"status": "COMPLETED"})).await;
     }
@@ -93,7 +93,7 @@ async fn a_lost_lease_as_a_problem() {
     assert_eq!(problem["code"], "lease_lost");
     h.post(WORKER, &path, json!({"fence": "1"})).await.refused(400, "invalid body");
     h.post(WORKER, &path, json!({"fence": null, "workerId": null})).await.expect(200);
-    // A task that is not there and one that is somebody else's.
+    // A task that does not exist, and one that somebody else holds.
     let other = path.replace(&id, crate::http::harness::UNKNOWN_ID);
     h.post(WORKER, &other, json!({"fence": 1})).await.refused(404, "not-found");
     h.post(WORKER_2, &path, json!({"fence": 1})).await.refused(403, "not-owner");
@@ -117,13 +117,13 @@ async fn instances_of_one_token_have_their_own_leases() {
         let id = h.task("c").await;
         let task = claim(&h, json!({"workerId": "a"})).await;
         assert_eq!((&task["id"], &task["workerId"]), (&json!(id), &json!("worker/a")));
-        let (path, body) = deeds(&id)[n].clone();
+        let (path, body) = actions(&id)[n].clone();
         for other in [json!({}), json!({"workerId": "b"}), json!({"workerId": "worker"})] {
             let (status, error) = attempt(&h, WORKER, &path, with(body.clone(), other)).await;
             assert_eq!(error, "not-owner", "{path}");
             assert!(status == 403 || status == 0, "{status} {path}");
         }
-        // By the name that it claimed with, or as the answer shows it.
+        // With the name that it claimed with, or with the one that answers show.
         let name = if n % 2 == 0 { "a" } else { "worker/a" };
         let own = with(body, json!({"workerId": name}));
         assert_eq!(attempt(&h, WORKER, &path, own).await, (200, String::new()), "{path}");
@@ -159,7 +159,7 @@ async fn batches_of_claims_name_an_instance_too() {
             );
         }
     }
-    // The subject itself is no instance, and neither is nothing.
+    // The subject itself and the empty name are not instances.
     for name in ["worker", ""] {
         h.task("d").await;
         assert_eq!(
@@ -186,7 +186,7 @@ async fn a_worker_id_in_a_result_is_not_held_against_a_lease_without_one() {
         let answer = h.post(WORKER, "tasks/batch/results", json!({"results": [item]})).await;
         assert_eq!(answer.expect(200).json()["results"][0]["result"]["error"], "no");
     }
-    // It opens nobody else's lease.
+    // The name gives no access to somebody else's lease.
     let id = h.running("c").await;
     let done = json!({"status": "COMPLETED", "workerId": "worker"});
     h.post(WORKER_2, &format!("tasks/{id}/result"), done).await.refused(403, "not-owner");

@@ -59,14 +59,14 @@ async fn a_waiting_claim_wakes_on_enqueue() {
         assert_eq!(reply.expect(200).id(), id);
         quickest = quickest.min(start.elapsed());
     }
-    // Whoever looks again now and then is not that quick so often.
+    // A server that polled for tasks would hardly be this quick in any of the rounds.
     assert!(quickest < Duration::from_millis(100), "{quickest:?}");
 }
 
 #[tokio::test]
 async fn a_waiting_claim_wakes_on_whatever_makes_a_task_claimable() {
     let h = Harness::start().await;
-    // A nack, an abandon, a replay, a resumed queue, a task that is to run now, the end of a delay.
+    // A nack, an abandon, a replay, a resumed queue, a task told to run now, the end of a delay.
     let id = h.running("c").await;
     for (verb, body) in [("nack", json!({"delaySeconds": 0})), ("abandon", json!({}))] {
         let waiting = begin(claim(&h, "c", 30));
@@ -98,8 +98,8 @@ async fn a_waiting_claim_wakes_on_whatever_makes_a_task_claimable() {
     let (reply, _) = begin(claim(&h, "w", 30)).await.unwrap();
     assert_eq!(reply.expect(200).id(), delayed);
     let took = start.elapsed();
-    // The delay counts from the commit, which came after `start`; the server's moments are whole milliseconds,
-    // cut off, and nudged towards the wall clock by a thousandth.
+    // The delay counts from the commit, which came after `start`. The server's moments are cut to whole milliseconds, and
+    // its clock is slewed towards the wall clock by up to a thousandth.
     let earliest = Duration::from_millis(997);
     assert!((earliest..PROMPT).contains(&took), "{took:?}");
 }
@@ -233,12 +233,12 @@ async fn whoever_waits_is_answered_when_the_server_stops() {
         for result in results {
             result.await.unwrap().0.refused(404, "result not found");
         }
-        // Streams end; they may still tell what happened just before they began.
+        // Event streams end, perhaps after transitions from just before they were opened.
         while events.next().await.is_some() {}
         start.elapsed()
     };
     let (answered, _dir) = join(answers, h.stop()).await;
-    // Before the grace of five seconds is over, which only the stuck need.
+    // Well before the grace of five seconds is over, which only stuck requests need.
     assert!(answered < Duration::from_secs(4), "{answered:?}");
     assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
 }

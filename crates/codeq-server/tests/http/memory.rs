@@ -48,7 +48,7 @@ async fn pages_end_after_four_megabytes() {
     }
 }
 
-/// A client of HTTP/2 that takes hardly anything of an answer that is not read.
+/// An HTTP/2 client that receives hardly anything of an answer that is not read.
 fn reluctant() -> Client {
     let client = Client::builder().no_proxy().tls_certs_only([]).http2_prior_knowledge();
     let client = client.http2_initial_stream_window_size(65_535);
@@ -79,7 +79,7 @@ async fn answers_that_nobody_takes_are_bounded_and_one_tenant_has_half() {
     assert!(metric(&h, "codeq_held_refusals_total").await >= refused.len() as u64);
     // Another tenant notices nothing.
     assert_eq!(list(&h, &Client::new(), PRODUCER_B).await.status(), 200);
-    // What is given up is free again.
+    // Answers that are given up no longer count.
     drop((answers, clients));
     let start = Instant::now();
     while metric(&h, "codeq_held_bytes").await > 1 << 20 {
@@ -111,7 +111,7 @@ async fn answers_over_http_1_that_nobody_takes_are_bounded_too() {
     assert!((4..=6).contains(&refused), "{refused}");
     let held = metric(&h, "codeq_held_bytes").await;
     assert!((HALF / 2..=HALF + (64 << 10)).contains(&held), "{held}");
-    // What is given up is free again.
+    // Answers that are given up no longer count.
     drop(connections);
     let start = Instant::now();
     while metric(&h, "codeq_held_bytes").await > 1 << 20 {

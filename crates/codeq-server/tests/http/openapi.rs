@@ -146,7 +146,7 @@ fn references_resolve_and_all_components_are_used() {
             used.insert(target.to_owned());
         }
     });
-    // Not tied to one operation: the event of a stream, and the answers outside of all routes.
+    // Not tied to an operation: the event of a stream, and responses outside of all routes.
     let free = ["schemas/TaskEvent", "responses/MethodNotAllowed"];
     used.extend(free.map(|name| format!("#/components/{name}")));
     for (group, members) in document()["components"].as_object().unwrap() {

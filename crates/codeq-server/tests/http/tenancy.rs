@@ -157,7 +157,7 @@ fn reach(route: &Route) -> Reach {
         | "rotateWebhookSecret"
         | "deleteWebhookSecrets" => Reach::Tenant,
         "streamEvents" => Reach::Stream,
-        // Those of operators are refused to everybody else, see above.
+        // The routes of operators are refused to everybody else, see above.
         "makeBackup" | "reloadConfig" => Reach::Nothing,
         "raftStatus" | "index" | "livez" | "readyz" | "healthz" | "metrics" | "openapi"
         | "docs" => Reach::Nothing,
@@ -208,7 +208,7 @@ fn request(h: &Harness, route: &Route, token: &str, id: &str) -> reqwest::Reques
     if route.verb == Verb::Get { request } else { request.body(body(route, id).to_string()) }
 }
 
-/// A server that ignores unknown fields. Here they name another tenant.
+/// A server that ignores unknown fields, because the tests name another tenant in them.
 async fn lenient() -> Harness {
     Harness::with(|config| config.http.unknown_fields = UnknownFields::Ignore).await
 }
@@ -241,8 +241,8 @@ async fn every_route_lets_in_whom_it_should_and_nobody_else() {
 
 /// Tenant A: a task in every place, all in one queue with a policy, each with a secret.
 async fn fill(h: &Harness) -> Vec<String> {
-    let wish = json!({"callbackUrl": format!("https://example.com/{SECRET}"), "ttlSeconds": 3_600});
-    h.post(WORKER, "workers/subscriptions", wish).await.expect(200);
+    let new = json!({"callbackUrl": format!("https://example.com/{SECRET}"), "ttlSeconds": 3_600});
+    h.post(WORKER, "workers/subscriptions", new).await.expect(200);
     let make = async |more: Value| {
         let task =
             json!({"command": "shared", "payload": {"secret": SECRET}, "idempotencyKey": null});

@@ -34,7 +34,7 @@ impl Exposition {
                 let (name, kind) = rest.split_once(' ').expect(line);
                 assert_eq!(name, helped, "HELP comes before TYPE");
                 assert!(name.starts_with("codeq_"), "{line}");
-                // A counter's samples are named like its family in one, and not in the other.
+                // A counter's family ends in `_total` in the Prometheus text, and does not in OpenMetrics.
                 let total = kind == "counter" && !open;
                 assert_eq!(name.ends_with("_total"), total, "{line}");
                 assert!(open || kind != "info", "{line}");

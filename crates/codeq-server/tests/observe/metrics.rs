@@ -37,7 +37,7 @@ async fn a_task_through_every_turn_is_counted_exactly() {
     let nack =
         Nack { tenant: TENANT.into(), id, worker: "w".into(), delay: None, reason: None, seed: 1 };
     engine.propose(Command::Nack(nack)).await.unwrap();
-    // The second attempt runs out of time, and the task of attempts.
+    // The lease of the second attempt ends, and with it the task's last attempt.
     assert_eq!(take(&engine, "resize", 1_000).await.id, id);
     engine.finished(&TENANT.into(), id).await.unwrap();
     let dead = scrape(&metrics, &engine).await;
@@ -77,7 +77,7 @@ async fn a_task_through_every_turn_is_counted_exactly() {
     ] {
         assert_eq!(end.get(&key), count, "{key}");
     }
-    // Two of the three ends came at least as late as the lease that ran out.
+    // Two of the three tasks ended after the lease of a second had ended.
     assert!(end.get(&latency("sum", "FAILED")) + end.get(&latency("sum", "COMPLETED")) >= 2.0);
     assert_eq!((during.get("codeq_writes_refused"), during.get("codeq_leader")), (0.0, 1.0));
     assert!(end.get("codeq_log_syncs_total") > 0.0);
@@ -118,7 +118,7 @@ async fn the_age_of_what_waits_longest() {
     while old < 0.005 {
         old = age("old").await;
     }
-    // The oldest of all tenants and shards; what is delayed does not wait.
+    // The oldest over all tenants and shards. Delayed tasks do not count as waiting.
     for tenant in ["globex", "initech", "umbrella"] {
         let late = NewTask { delay: Some(3_600_000), ..new_task("late") };
         put(&engine, tenant, vec![new_task("old"), late]).await;
@@ -176,7 +176,7 @@ async fn names_without_end_do_not_make_series_without_end() {
         let tasks = (0..commands).map(|n| new_task(&format!("c{n}"))).collect();
         put(&engine, tenant, tasks).await;
     }
-    // Its name is that of the rest: it is counted there, not in a second series of the same name.
+    // This queue has the name under which the rest is counted: there must be no second series of that name.
     put(&engine, "acme", vec![new_task("OTHER")]).await;
     engine.shutdown();
     let read = scrape(&metrics, &engine).await;
@@ -185,7 +185,7 @@ async fn names_without_end_do_not_make_series_without_end() {
     assert_eq!(read.sum("codeq_task_created_total"), all);
     assert_eq!(read.count("codeq_dlq_depth"), COMMANDS_MAX + 1);
     assert_eq!(read.sum("codeq_queue_depth"), all);
-    // Half of the names are there because of the first tenant, the others came with the second.
+    // Half of the names belong to the first tenant, the others came with the second.
     let own = 1.5 * COMMANDS_MAX as f64;
     assert_eq!(read.get("codeq_task_created_total{command=\"other\"}"), all - own);
     let other = "codeq_queue_depth{command=\"other\",queue=\"ready\"}";
@@ -213,7 +213,7 @@ async fn queues_with_finished_tasks_only_keep_to_the_same_limit() {
         assert_eq!(read.sum("codeq_queue_depth"), 0.0);
     };
     check(&scrape(&metrics, &engine).await);
-    // A restart knows the queues alone. The first tenant's do not take the room of all.
+    // After a restart, only the queues are known. The first tenant's must not take all names.
     drop(engine);
     let metrics = Metrics::new();
     let engine = open(dir.path(), &metrics, 2).await;

@@ -21,7 +21,7 @@ use crate::observe::exposition::Exposition;
 
 pub const TENANT: &str = "acme";
 
-/// An engine whose failed tasks come back at once.
+/// An engine that retries failed tasks at once.
 pub async fn open(dir: &Path, metrics: &Arc<Metrics>, shards: u16) -> Engine {
     let mut options = Options { shards: Some(shards), ..Options::default() };
     options.settings.backoff.base = 0;

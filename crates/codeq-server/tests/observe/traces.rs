@@ -135,7 +135,7 @@ async fn sampling_follows_the_parent_and_flags_say_so() {
 
 #[tokio::test]
 async fn requests_that_take_turns_keep_their_own_contexts() {
-    // Nothing is kept, so nothing is sent there.
+    // No span is sampled, so nothing is sent to this address.
     let (subscriber, _guard) = subscriber(&config("127.0.0.1:1", 0.0), std::io::sink).unwrap();
     let _default = tracing::subscriber::set_default(subscriber);
     let request = |n: u8| {

@@ -12,9 +12,9 @@ async fn a_tenant_never_hears_of_another() {
     let h = server(|_| ()).await;
     let (mut ours, mut theirs) = (Receiver::start().await, Receiver::start().await);
     for mode in ["fanout", "hash", "group"] {
-        let wish = json!({"deliveryMode": mode, "groupId": "same"});
-        subscribe(&h, &ours.url(mode), wish.clone()).await;
-        subscribe_as(&h, WORKER_B, &theirs.url(mode), wish).await;
+        let new = json!({"deliveryMode": mode, "groupId": "same"});
+        subscribe(&h, &ours.url(mode), new.clone()).await;
+        subscribe_as(&h, WORKER_B, &theirs.url(mode), new).await;
     }
     for round in 0..5 {
         let (a, b) = (format!("a{round}"), format!("b{round}"));
@@ -131,13 +131,13 @@ async fn a_receiver_that_hangs_holds_up_nobody_else() {
         quick.expect(&command).await;
         drain(&h, &command).await;
     }
-    // Less than the time in which one of those that hang is given up.
+    // Less time than it takes to give up a hanging receiver.
     assert!(start.elapsed() < Duration::from_secs(9), "{:?}", start.elapsed());
-    // Four at a time hang there, and the others wait in line behind them.
+    // Four notifications hang there at a time, and the others wait behind them.
     for _ in 0..4 {
         hanging.next().await;
     }
-    // Nor does it hold up the end.
+    // The hanging receiver does not delay the stop either.
     let start = Instant::now();
     h.stop().await;
     assert!(start.elapsed() < Duration::from_secs(9), "{:?}", start.elapsed());
@@ -153,8 +153,8 @@ async fn tasks_in_other_shards_count_towards_the_queue_depth() {
         h.enqueue(PRODUCER, json!({"command": "c", "payload": n})).await;
     }
     h.act(ADMIN, "admin/queues/c/resume").await.expect(200);
-    // The shards are resumed one after the other. What the first of them brings about may come too early
-    // for the others; then they bring about a second one.
+    // The shards are resumed one after the other. The notification for the first shard may be too early to count the tasks
+    // of the others, which then cause another one.
     let mut depth = 0;
     while depth != 30 {
         let heard = receiver.expect("c").await.body["queueDepth"].as_u64().unwrap();

@@ -78,7 +78,7 @@ async fn a_hash_always_chooses_the_same_subscription() {
         used.extend(notified(&h, &mut receiver, &format!("c{n}"), 1).await);
     }
     assert!(used.len() > 1, "{used:?}");
-    // Another one that goes does not matter; the chosen one does.
+    // Removing another subscription changes nothing; removing the chosen one does.
     let (loser, id) = ids.iter().find(|(path, _)| *path != chosen[0]).unwrap();
     h.delete(WORKER, &format!("workers/subscriptions/{id}")).await.expect(204);
     assert_eq!(notified(&h, &mut receiver, "c", 1).await, chosen);
@@ -115,7 +115,7 @@ async fn a_deferred_notification_is_dropped_if_the_work_is_gone() {
         h.task(command).await;
         drain(&h, command).await;
     }
-    // This one is behind the others in line, and they cost it nothing.
+    // This notification comes after the others, which do not delay it.
     h.task("marker").await;
     receiver.expect("marker").await;
 }

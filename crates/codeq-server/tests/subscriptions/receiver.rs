@@ -120,11 +120,11 @@ pub async fn server(change: impl FnOnce(&mut Config)) -> Harness {
 
 /// Subscribes and returns the id. Notifications are not throttled unless `more` says so.
 pub async fn subscribe_as(h: &Harness, token: &str, url: &str, more: Value) -> String {
-    let mut wish = json!({"callbackUrl": url, "minIntervalSeconds": 0});
+    let mut new = json!({"callbackUrl": url, "minIntervalSeconds": 0});
     for (name, value) in more.as_object().unwrap() {
-        wish[name] = value.clone();
+        new[name] = value.clone();
     }
-    let made = h.post(token, "workers/subscriptions", wish).await.expect(200).json();
+    let made = h.post(token, "workers/subscriptions", new).await.expect(200).json();
     made["subscriptionId"].as_str().unwrap().to_owned()
 }
 

@@ -86,13 +86,13 @@ async fn invalid_fields_are_named() {
         (json!({"deliveryMode": "group", "groupId": "a\nb"}), "groupId"),
         (json!({"eventTypes": vec!["x".repeat(128); 70]}), "eventTypes"),
     ];
-    for (mut wish, field) in cases {
-        wish["callbackUrl"] = json!(URL);
-        let body = h.post(WORKER, LIST, wish.clone()).await.expect(400).json();
+    for (mut new, field) in cases {
+        new["callbackUrl"] = json!(URL);
+        let body = h.post(WORKER, LIST, new.clone()).await.expect(400).json();
         assert_eq!(
             (&body["code"], &body["field"]),
             (&json!("invalid_subscription"), &json!(field)),
-            "{wish}"
+            "{new}"
         );
     }
     let name = json!({"callbackUrl": URL, "eventTypes": [""]});
@@ -104,11 +104,11 @@ async fn invalid_fields_are_named() {
 async fn values_at_the_limits_are_accepted() {
     let h = start().await;
     let group = "g".repeat(128);
-    let wish = json!({
+    let new = json!({
         "callbackUrl": URL, "ttlSeconds": 86_400, "minIntervalSeconds": 3_600,
         "deliveryMode": "group", "groupId": group, "eventTypes": ["x".repeat(128)],
     });
-    h.post(WORKER, LIST, wish).await.expect(200);
+    h.post(WORKER, LIST, new).await.expect(200);
     let blank = json!({
         "callbackUrl": URL, "ttlSeconds": 1, "minIntervalSeconds": 0, "deliveryMode": "",
         "groupId": null, "eventTypes": null,
@@ -122,21 +122,21 @@ async fn values_at_the_limits_are_accepted() {
 #[tokio::test]
 async fn an_identical_subscription_renews_the_first() {
     let h = start().await;
-    let wish = |types: &[&str]| json!({"eventTypes": types, "ttlSeconds": 60});
-    let first = subscribe(&h, URL, wish(&["a", "b"])).await;
+    let new = |types: &[&str]| json!({"eventTypes": types, "ttlSeconds": 60});
+    let first = subscribe(&h, URL, new(&["a", "b"])).await;
     let before = list(&h, WORKER).await;
     let mut after = before.clone();
-    // A millisecond later at the latest it has a later end.
+    // Renewed in a later millisecond, it expires later.
     while moment(&after[0]["expiresAt"]) <= moment(&before[0]["expiresAt"]) {
-        assert_eq!(subscribe(&h, URL, wish(&["B", "a"])).await, first);
+        assert_eq!(subscribe(&h, URL, new(&["B", "a"])).await, first);
         after = list(&h, WORKER).await;
     }
     assert_eq!(after.len(), 1);
     assert_eq!(after[0]["createdAt"], before[0]["createdAt"]);
     // Anything else is another subscription.
-    assert_ne!(subscribe(&h, URL, wish(&["a"])).await, first);
-    assert_ne!(subscribe(&h, &format!("{URL}/2"), wish(&["a", "b"])).await, first);
-    assert_ne!(subscribe_as(&h, WORKER_2, URL, wish(&["a", "b"])).await, first);
+    assert_ne!(subscribe(&h, URL, new(&["a"])).await, first);
+    assert_ne!(subscribe(&h, &format!("{URL}/2"), new(&["a", "b"])).await, first);
+    assert_ne!(subscribe_as(&h, WORKER_2, URL, new(&["a", "b"])).await, first);
     assert_eq!((list(&h, WORKER).await.len(), list(&h, ADMIN).await.len()), (3, 4));
 }
 
@@ -153,7 +153,7 @@ async fn only_the_owner_renews_a_subscription() {
     assert_eq!(renewed["subscriptionId"], *id);
     assert_eq!(renewed.as_object().unwrap().len(), 2);
     assert_eq!(life(renewed), 60);
-    // What it was made with, not what it was renewed with last.
+    // The default is the lifetime that it was created with, not the one of the last renewal.
     assert_eq!(life(h.act(WORKER, &path).await.expect(200).json()), 600);
     h.post(WORKER, &path, json!({"ttlSeconds": 0})).await.expect(400);
     for stranger in [WORKER_2, WORKER_B, GROUPED] {

@@ -129,7 +129,7 @@ async fn a_paused_queue_is_silent_until_it_is_resumed() {
     h.task("marker").await;
     receiver.expect("marker").await;
     h.act(ADMIN, "admin/queues/c/resume").await.expect(200);
-    // All that waited can be claimed now.
+    // Everything that waited can be claimed now.
     assert_eq!(receiver.expect("c").await.body["queueDepth"], 5);
 }
 
@@ -152,7 +152,7 @@ async fn every_notification_has_an_id_of_its_own() {
 }
 
 #[tokio::test]
-async fn subscriptions_survive_a_restart_and_what_waits_is_told() {
+async fn subscriptions_survive_a_restart_and_waiting_work_is_notified() {
     let h = server(|_| ()).await;
     let mut receiver = Receiver::start().await;
     let id = subscribe(&h, &receiver.url(""), json!({"ttlSeconds": 3_600})).await;

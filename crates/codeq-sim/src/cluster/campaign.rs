@@ -27,7 +27,7 @@ pub struct Summary {
     pub entries: u64,
     /// Snapshots that nodes installed.
     pub snapshots: u64,
-    /// What went wrong, by its name.
+    /// How often each kind of fault happened, by name.
     pub faults: BTreeMap<&'static str, u64>,
     /// Simulated milliseconds.
     pub simulated: u64,

@@ -41,7 +41,7 @@ pub struct Counts {
 
 struct InFlight {
     command: Command,
-    /// `None` if any of them may answer.
+    /// `None` if any shard may answer.
     shard: Option<ShardId>,
     process: ProcessId,
     /// Whether the reference has had something to claim ever since the request.
@@ -344,8 +344,9 @@ impl Clients {
                 Ok(outcome) => {
                     self.acknowledged = self.acknowledged.max(*index);
                     if *index <= request.since {
-                        let text =
-                            format!("the answer of entry {index} was asked for later: {command:?}");
+                        let text = format!(
+                            "entry {index} answers a request that was sent after it: {command:?}"
+                        );
                         found.push(Violation::new(ANSWERS, text));
                     }
                     (outcome.at, outcome.shard)

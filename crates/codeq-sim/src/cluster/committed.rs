@@ -106,7 +106,7 @@ impl Committed {
         })
     }
 
-    /// The last entry.
+    /// Index of the last entry that the reference has applied.
     pub fn applied(&self) -> u64 {
         self.applied
     }
@@ -221,7 +221,7 @@ impl Committed {
     }
 
     /// The entry of a transition, and a hash of its content.
-    pub fn a_move(&self, shard: ShardId, number: u64) -> Option<(u64, u64)> {
+    pub fn transition(&self, shard: ShardId, number: u64) -> Option<(u64, u64)> {
         self.transitions.get(&(shard, number)).copied()
     }
 

@@ -16,7 +16,7 @@ const HOUR_MS: i64 = 3_600_000;
 
 type Episode = (&'static str, u64, fn(&mut Run));
 
-/// The episodes, with how often they come.
+/// The episodes with their weights: the higher, the more often an episode comes.
 const EPISODES: [Episode; 17] = [
     ("storm", 4, Run::storm),
     ("leader killed", 3, Run::kill_leader),
@@ -76,7 +76,7 @@ impl Run {
         self.machines.keys().copied().collect()
     }
 
-    /// While a majority is connected, it has to work.
+    /// While a majority is connected, the cluster has to acknowledge requests.
     fn expect_progress(&mut self, what: &str) {
         if !self.await_acknowledgement(PROGRESS_WITHIN) {
             self.violation(
@@ -249,11 +249,11 @@ impl Run {
         }
         self.pass(SECOND * 3);
         self.burst = burst;
-        let purged = self.node(follower).and_then(|node| {
+        let snapshot = self.node(follower).and_then(|node| {
             let metrics = node.raft().metrics().borrow().clone();
             metrics.snapshot.map(|id| id.index)
         });
-        if purged.is_some_and(|index| index > before) {
+        if snapshot.is_some_and(|index| index > before) {
             self.report.snapshots += 1;
         }
     }

@@ -114,7 +114,7 @@ impl Executor {
         }))
     }
 
-    /// Makes openraft and our own tasks on this thread use it.
+    /// Makes openraft and our own tasks on this thread use this executor.
     pub fn enter(&self) -> Entered {
         runtime::enter(Arc::new(self.clone()))
     }

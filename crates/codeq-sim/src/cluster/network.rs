@@ -255,7 +255,7 @@ impl<Q: Clone + Send + 'static, A: Send + 'static> Bus<Q, A> {
         });
     }
 
-    /// The error says after how long the sender notices.
+    /// Delivers a request and brings back its answer. If either is lost, the error says after how long the sender notices.
     async fn exchange(
         &self,
         from: NodeId,

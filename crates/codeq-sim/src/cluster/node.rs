@@ -38,7 +38,7 @@ pub struct MachineClock {
 }
 
 impl MachineClock {
-    /// Sets the wall clock, off by this many milliseconds.
+    /// Sets the wall clock so that it is off by this many milliseconds.
     pub fn set(&self, ahead: i64) {
         self.ahead.store(ahead, Ordering::Relaxed);
     }
@@ -295,7 +295,7 @@ impl Machine {
         }
     }
 
-    /// Plans faults of the disk. If it fails, the node may stop; if it is only slow or full, it may not.
+    /// Plans faults of the disk. If the disk fails, the node may stop; if it is only slow or full, the node must go on.
     pub fn plan(&mut self, faults: Faults) {
         let Faults { fail_write, fail_sync, cut_at_sync, cut_at_change, .. } = &faults;
         let cut = cut_at_sync.or(*cut_at_change).is_some();

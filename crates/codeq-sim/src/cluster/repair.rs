@@ -94,7 +94,7 @@ impl Run {
         };
         let nodes: Vec<String> = self.machines.iter().map(describe).collect();
         let text = format!(
-            "{text}; {} entries are committed, desired {:?}; {}",
+            "{text}; {} entries are committed, the voters should be {:?}; {}",
             self.committed.applied(),
             self.desired,
             nodes.join("; ")

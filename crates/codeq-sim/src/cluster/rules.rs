@@ -121,8 +121,8 @@ impl Rules {
             if vote.1 != id {
                 broken(format!("node {id} leads with a vote for {vote:?}"));
             }
-            let is_new = *self.leaders.entry(vote).or_insert(machine.incarnation);
-            if is_new != machine.incarnation {
+            let elected = *self.leaders.entry(vote).or_insert(machine.incarnation);
+            if elected != machine.incarnation {
                 broken(format!("node {id} leads again in term {} after a restart", vote.0));
             }
             // What was committed before the latest leader was elected is in its log.

@@ -35,6 +35,7 @@ use crate::workload::ClientCall;
 
 /// A run ends after this many violations: one cause has many effects.
 const VIOLATIONS_MAX: usize = 6;
+
 /// Options of a run. Everything else follows from the seed.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
@@ -63,7 +64,7 @@ pub struct Report {
     pub entries: u64,
     /// Snapshots that nodes installed.
     pub snapshots: u64,
-    /// What went wrong, by its name.
+    /// How often each kind of fault happened, by name.
     pub faults: BTreeMap<&'static str, u64>,
     /// Simulated time in milliseconds.
     pub simulated: Millis,
@@ -79,7 +80,7 @@ impl Report {
         format!("codeq sim --cluster --nodes {} --seed {}", self.nodes, self.seed)
     }
 
-    /// A run in which the leader never changed proves nothing about a cluster.
+    /// Whether the leader changed, or a rule was broken. Otherwise the run proves nothing about a cluster.
     pub fn counts_as_run(&self) -> bool {
         self.elections > 1 || !self.violations.is_empty()
     }

@@ -148,8 +148,8 @@ impl Script {
         id
     }
 
-    /// Changes the settings that nodes start with.
-    pub fn set_file(&mut self, settings: Settings) {
+    /// Changes the settings in the files of all nodes, which a node reads when it starts.
+    pub fn set_file_settings(&mut self, settings: Settings) {
         self.run.world.options.settings = settings;
     }
 }
@@ -175,7 +175,7 @@ impl Script {
     pub fn expect(&mut self, holds: bool, text: &str) {
         self.check();
         if !holds {
-            self.fail(&format!("not so: {text}"));
+            self.fail(&format!("does not hold: {text}"));
         }
     }
 
@@ -346,7 +346,7 @@ impl Script {
         }
     }
 
-    /// Sets the wall clock of a node, off by this many milliseconds.
+    /// Sets the wall clock of a node so that it is off by this many milliseconds.
     pub fn set_wall(&mut self, id: NodeId, ahead: i64) {
         if let Some(machine) = self.run.machines.get(&id) {
             machine.clock.set(ahead);

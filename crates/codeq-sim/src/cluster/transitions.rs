@@ -50,17 +50,17 @@ impl Told {
         for (shard, number, hash) in observed.0.lock().drain(..) {
             let last = self.0.insert((process, shard), number);
             let skipped = |last: u64| {
-                let before = committed.a_move(shard, number.saturating_sub(1));
+                let before = committed.transition(shard, number.saturating_sub(1));
                 number > last + 1 && before.is_some_and(|(index, _)| index > snapshot)
             };
-            let text = match (last, committed.a_move(shard, number)) {
+            let text = match (last, committed.transition(shard, number)) {
                 (Some(last), _) if number <= last => "again",
                 (Some(last), _) if skipped(last) => "after a gap",
                 (_, Some((_, other))) if other != hash => "with different content",
                 _ => continue,
             };
             let text = format!(
-                "node {node} told move {number} of shard {shard} {text}; the last was {last:?}"
+                "node {node} reported transition {number} of shard {shard} {text}; the last was {last:?}"
             );
             found.push(Violation::new(14, text));
         }

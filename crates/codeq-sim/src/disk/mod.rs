@@ -5,7 +5,7 @@
 //! order of its own does not change the outcome of a seed.
 //!
 //! Names are as fragile as bytes: creating, renaming or removing a file is durable only after the directory was
-//! synced. Only one thread uses it at a time; the lock is there because the trait requires `Sync`.
+//! synced. Only one thread uses the disk at a time; the lock is there because the trait requires `Sync`.
 
 mod file;
 mod names;

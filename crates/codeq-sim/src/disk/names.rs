@@ -162,7 +162,7 @@ impl Names {
         Ok(())
     }
 
-    /// Loses every unsynced change.
+    /// The names without any unsynced change.
     pub(super) fn durable(&self) -> Names {
         let mut durable = self.durable.clone();
         durable.prune();

@@ -27,7 +27,8 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     }
 }
 
-/// History.
+/// History: from claim to claim, attempts grow by one for each failure, and a task that its worker returned is
+/// dead-lettered exactly at its limit.
 pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
     for (id, history) in &histories.tasks {
         let mut say = |text: String| found.push(Violation::new(7, format!("task {id}: {text}")));

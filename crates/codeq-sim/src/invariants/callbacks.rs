@@ -1,4 +1,4 @@
-//! Invariant 11: every terminal task with a webhook is eventually called or listed as failed.
+//! Invariant 11: the callback of every terminal task with a webhook is eventually delivered or listed as failed.
 
 use codeq_core::callback_retry::CallbackCounts;
 use codeq_core::keys::{self, TimerKind};
@@ -6,8 +6,8 @@ use codeq_core::keys::{self, TimerKind};
 use super::{Histories, Rows, Verb, Violation};
 use crate::ledger::{Back, Delivered, is_failure};
 
-/// Rows: only finished tasks with a webhook have a callback, it has a timer exactly while it is to be retried, and the
-/// state in memory wakes up for it in time.
+/// Rows: only finished tasks with a webhook have a callback. A callback has a timer exactly as long as it is to be retried,
+/// and the state in memory wakes up in time for it.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     let mut say = |text: String| found.push(Violation::new(11, text));
     for (seq, outbox) in &rows.outbox {
@@ -94,8 +94,8 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
         });
         if !called {
             let text = format!(
-                "task {id} of tenant {} is finished, has a webhook, was never called and is not listed \
-                 as failed",
+                "task {id} of tenant {} is finished, but its webhook was never called and its callback is \
+                 not listed as failed",
                 created.tenant
             );
             found.push(Violation::new(11, text));

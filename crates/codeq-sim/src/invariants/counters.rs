@@ -7,7 +7,7 @@ use codeq_core::usage::Usage;
 
 use super::{Rows, Violation};
 
-/// Rows.
+/// Rows: the counters of queues and tenants equal what the rows of the tasks add up to.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     let mut recount: BTreeMap<u32, Counts> =
         rows.queues.keys().map(|id| (*id, Counts::default())).collect();

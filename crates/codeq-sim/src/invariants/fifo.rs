@@ -10,8 +10,8 @@ use codeq_core::names::queue_name;
 use super::{Claimed, Histories, Rows, TaskHistory, Verb, Violation};
 use crate::ledger::{Back, NotBefore, Seen};
 
-/// Rows: the order number of a task that was never returned is its own number, no order number is used twice, and the
-/// state in memory serves a queue exactly if it has a pending task and may be claimed from.
+/// Rows: no order number is used twice or is lower than the number of its task, and the state in memory serves exactly the
+/// queues that have a pending task and may be claimed from.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     let mut say = |text: String| found.push(Violation::new(4, text));
     let mut orders = BTreeMap::new();
@@ -31,8 +31,8 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
         let expected = waiting && !queue.paused && !full;
         if expected != rows.claimable.contains(id) {
             say(format!(
-                "queue {} of tenant {} has waiting tasks: {waiting}, paused: {}, full: {full}, and a head \
-                 in memory: {}",
+                "queue {} of tenant {} has waiting tasks: {waiting}, paused: {}, full: {full}, and is \
+                 claimable in memory: {}",
                 queue.name,
                 queue.tenant,
                 queue.paused,
@@ -137,7 +137,7 @@ fn overtaken(
     !removed && !purged && !taken_unseen(histories, earlier, seen, done)
 }
 
-/// Whether an unanswered claim may have taken the task while it was pending. Its fence shows that; if fences are
+/// Whether an unanswered claim may have taken the task while it was pending. The task's fence shows that; if fences are
 /// hidden, any unanswered claim counts.
 fn taken_unseen(histories: &Histories, wait: &Wait<'_>, seen: &Seen, done: u64) -> bool {
     let fence = |claim: &&Claimed| claim.seen.fence;

@@ -1,4 +1,4 @@
-//! Invariant 8: delayed is never early.
+//! Invariant 8: a delayed task is never claimed early.
 
 use codeq_core::place::Place;
 

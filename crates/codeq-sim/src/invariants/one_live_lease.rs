@@ -6,7 +6,7 @@ use codeq_core::place::Place;
 use super::{Claimed, Histories, Rows, TaskHistory, TaskOp, Verb, Violation};
 use crate::ledger::{Answer, Outcome};
 
-/// Rows: the leases in memory are the tasks in progress, and the state wakes up for the first end.
+/// Rows: there are as many leases in memory as tasks in progress, and the state wakes up when the first of them ends.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     let running = rows.tasks.values().filter(|row| row.place == Place::InProgress);
     let ends: Vec<Millis> =
@@ -24,7 +24,8 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     }
 }
 
-/// History.
+/// History: the leases of two claims do not overlap, no owner is refused before its lease ends, and only the owner acts on
+/// the task, and only while its lease lasts.
 pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
     for (id, history) in &histories.tasks {
         let claims = history.by_fence();
@@ -151,7 +152,7 @@ fn late(histories: &Histories, history: &TaskHistory, op: &TaskOp) -> Option<Str
     })
 }
 
-/// A submit that repeats one of the same worker, which may have succeeded.
+/// Whether this submit repeats an earlier one of the same worker that may have succeeded.
 fn is_repeat(history: &TaskHistory, op: &TaskOp) -> bool {
     matches!(op.verb, Verb::Submit(_))
         && history.ops.iter().any(|other| {
@@ -181,7 +182,7 @@ fn least_end(history: &TaskHistory, claim: &Claimed, before: (u64, u64)) -> Opti
     });
     for beat in beats {
         ends.push((beat.done, extended_to(beat)?));
-        // Only a heartbeat that is certainly of this lease, and certainly earlier, can have replaced others.
+        // Only a heartbeat that certainly belongs to this lease, and certainly came before, replaces earlier ends.
         if beat.invoked > claim.done && beat.done < before.0 {
             settled = settled.max(beat.invoked);
         }

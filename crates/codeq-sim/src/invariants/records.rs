@@ -1,4 +1,4 @@
-//! Invariant 15: a record has one name, and disappears when it expires.
+//! Invariant 15: no two records of a kind have the same name in one tenant, and a record disappears when it expires.
 
 use std::collections::BTreeMap;
 

@@ -57,7 +57,7 @@ fn first_difference<A: KvRead + ?Sized, B: KvRead + ?Sized>(
     }
     for table in Table::ALL {
         if matches!(table, Table::Queue | Table::Meta) {
-            continue; // Compared above: the tables may be older.
+            continue; // Compared above, in memory: these two tables may be older.
         }
         let (left, right) = (rows(ours.1, table)?, rows(theirs.1, table)?);
         if let Some(at) =

@@ -5,8 +5,8 @@ use codeq_core::keys::TimerKind;
 use super::{Histories, Rows, TaskHistory, Verb, Violation};
 use crate::ledger::Answer;
 
-/// Rows: only finished tasks have a retention timer, it is not before their creation, and the state in memory wakes
-/// up for the earliest deadline of every kind.
+/// Rows: only finished tasks have a retention timer, none is due before its task was created, and the state in memory
+/// wakes up for the earliest deadline of every kind.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     let mut say = |text: String| found.push(Violation::new(9, text));
     for (_, deadline, seq, _) in rows.timers_of(TimerKind::Retention) {

@@ -64,7 +64,7 @@ pub struct Rows {
 /// The parts of a body that checkers need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Body {
-    /// The command in the case the producer sent.
+    /// The command, in the letter case that the producer used.
     pub command: String,
     /// Whether it has a webhook.
     pub webhook: bool,

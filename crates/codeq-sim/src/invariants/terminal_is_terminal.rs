@@ -39,7 +39,7 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
             })
             .collect();
         let mut say = |text: String| found.push(Violation::new(5, format!("task {id}: {text}")));
-        // Whether something may follow what a submit did, before a tick.
+        // Whether a replay may have undone a submit before the tick `until`: then anything may follow.
         let undone = |op: &TaskOp, result: Digest, until: u64| {
             is_failure(result) && histories.replayed_between(history, op.invoked, until)
         };

@@ -51,7 +51,7 @@ fn node(disk: &SimDisk, log_id: u64, tasks: usize, position: u64) -> OpenedDir {
     node
 }
 
-/// What tells the rows of a node from those of another: position, digest of the writes, digest of the rows.
+/// What distinguishes the rows of one node from those of another: position, digest of the writes, digest of the rows.
 type Rows = Vec<(u64, u64, [u8; 32])>;
 
 fn rows(disk: &SimDisk, manifest: Manifest) -> Rows {

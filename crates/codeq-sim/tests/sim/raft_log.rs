@@ -53,7 +53,7 @@ fn open(disk: &SimDisk) -> Result<LogStore, LogStoreError> {
     LogStore::open(&disk.shared(), dir(), OPTIONS, None)
 }
 
-/// A future that has nothing to wait for.
+/// The output of a future that has nothing to wait for.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
@@ -145,7 +145,7 @@ impl Image {
 #[derive(Debug, Clone)]
 enum Step {
     Vote(Vote),
-    /// Appends so many entries of a term after the last one.
+    /// Appends entries after the last one: their term, and how many.
     Append(u64, u64),
     Truncate(u64),
     /// Purges to an entry of the log.
@@ -430,7 +430,7 @@ fn a_crash_at_any_moment_costs_nothing_acknowledged() {
             let what = format!("moment {moment}, {kinds:?}");
             let Some(mut node) = node else {
                 match open(&disk) {
-                    // Nobody was told of it: it can be repeated.
+                    // Nobody was told that the log was created, so the creation can be repeated.
                     Err(LogStoreError::NotFound(_)) => drop(Node::create(&disk).unwrap()),
                     opened => {
                         assert_eq!(opened.unwrap().last_log_id(), Some(log_id(1, NODE, BEGIN)))

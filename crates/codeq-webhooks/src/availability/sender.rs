@@ -90,7 +90,7 @@ impl Sender {
         let counted = match outcome {
             Outcome::Delivered => Some(WebhookOutcome::Delivered),
             Outcome::Failed => Some(WebhookOutcome::Failed),
-            // It is tried again for as long as the subscription exists and the queue has work.
+            // Nothing was sent. A busy call is made again for as long as the subscription exists and the queue has work.
             Outcome::Busy | Outcome::Skipped => None,
         };
         if let Some(counted) = counted {

@@ -361,7 +361,7 @@ fn opened_networks_are_open_in_all_forms() {
         assert!(policy.allows(ip.parse().unwrap()), "{ip}");
         assert!(policy.read(&in_url(ip)).is_ok(), "{ip}");
     }
-    // Only these, and not in the forms that lead through somebody else.
+    // Only these, and not in forms that lead through a translator or relay of somebody else.
     for ip in [
         "11.0.0.1",
         "192.168.2.7",

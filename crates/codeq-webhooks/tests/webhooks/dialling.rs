@@ -95,7 +95,7 @@ async fn no_spelling_of_this_machine_gets_a_connection() {
     for receiver in &mut receivers {
         assert_eq!(receiver.came().await, 0, "{}", receiver.addr);
     }
-    // The same receiver is reached when it is opened: it was there all the time.
+    // The same receiver is reached once its network is opened: it was there all the time.
     let open = self::client(&["127.0.0.1/32"], &names, PATIENCE);
     let url = format!("http://mapped.example:{}/", receivers[0].addr.port());
     assert_eq!(post(&open, &url).await.unwrap().status, StatusCode::OK);
@@ -123,7 +123,7 @@ async fn answers_that_change_are_judged_each_time() {
 
 #[tokio::test]
 async fn the_first_answer_is_the_one_that_is_dialled() {
-    // A second look at the name, between the judgement and the dial, would lead inside.
+    // A second lookup, between the check and the connection, would lead to an address that is closed.
     let mut inside = Receiver::answering("127.0.0.1", OK).await;
     let names = Names::of("hook.example", &[&["127.0.0.2"], &["127.0.0.1"]]);
     let client = client(&["127.0.0.2/32"], &names, PATIENCE);

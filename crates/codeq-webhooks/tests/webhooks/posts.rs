@@ -31,7 +31,7 @@ async fn a_receiver_gets_the_documented_request() {
     for (name, value) in [
         ("content-type", "application/json"),
         ("webhook-id", "1"),
-        // These are not the caller's to say.
+        // The caller may not set these.
         ("host", "inside.example"),
         ("content-length", "1"),
         ("transfer-encoding", "chunked"),
@@ -71,7 +71,7 @@ async fn retry_after_is_reported() {
         ("HTTP/1.1 200 OK\r\nretry-after: 1\r\ncontent-length: 2\r\n\r\nok", 200, Some(1)),
     ] {
         let receiver = Receiver::answering("127.0.0.1", answer).await;
-        // Without a length, an answer ends with its connection; and nobody waits for that for long.
+        // An answer without a length ends with its connection; the client does not wait long for that.
         let got = post(&client, &receiver.url()).await.unwrap();
         assert_eq!(
             (got.status.as_u16(), got.retry_after),

@@ -40,7 +40,7 @@ fn check(text: &str) {
     if let Ok(to) = AddressPolicy::default().read(text) {
         assert!(!leads_to(&to).is_some_and(is_closed), "{text:?} leads to {to:?}");
         assert!(to.port() != 0 && !to.host().is_empty(), "{text:?}");
-        // What is kept is read as the same place again.
+        // The URL that is kept leads to the same host and port when it is read again.
         let again = AddressPolicy::default().read(to.url().as_str()).unwrap();
         assert_eq!(again.authority(), to.authority(), "{text:?}");
     }

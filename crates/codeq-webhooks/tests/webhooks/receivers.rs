@@ -128,7 +128,7 @@ async fn a_slow_body_does_not_hide_the_status() {
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nffff\r\n",
     ] {
         let (mut receiver, end) = drip(first, "x").await;
-        // A tenth of this is for the body.
+        // A tenth of the time limit is for the body.
         let client = client(OPEN, &Names::none(), SHORT);
         let start = Instant::now();
         assert_eq!(post(&client, &receiver.url()).await.unwrap().status, StatusCode::OK);
@@ -190,7 +190,7 @@ async fn a_receiver_that_takes_nothing_runs_out_of_time() {
 /// A tenant gets the same error whatever is at an address.
 #[tokio::test]
 async fn closed_filtered_and_broken_ports_look_the_same() {
-    // Bound, so that nobody else takes it, and not listening.
+    // The port is bound, so that nobody else takes it, but nothing listens on it.
     let closed = TcpSocket::new_v4().unwrap();
     closed.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let closed = closed.local_addr().map(|addr| (addr, closed)).unwrap();

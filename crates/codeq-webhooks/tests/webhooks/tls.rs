@@ -119,7 +119,7 @@ async fn a_certificate_for_the_right_name_is_accepted() {
         let host = format!("\r\nhost: {}:{port}\r\n", host.to_lowercase());
         assert!(request.contains(&host), "{request}");
     }
-    // One for each host, the first of them used twice.
+    // One connection for each host; the first one is used twice.
     assert_eq!(https.receiver.came().await, 3);
 }
 

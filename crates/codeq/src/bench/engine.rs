@@ -33,7 +33,7 @@ pub struct Args {
     /// Seconds per row.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Runs per row; the row is the run with the median rate.
+    /// Runs per row; the row shows the run with the median rate.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Keep finished tasks this long, in milliseconds. A short time makes their removal part of the measurement.

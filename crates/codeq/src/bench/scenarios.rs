@@ -196,7 +196,7 @@ fn churn(args: &Args, dir: &Path) -> anyhow::Result<()> {
         "churn: {done} tasks; first tenth {first:.0} cycles/s, last tenth {last:.0} cycles/s ({:.2}x slower)",
         first / last.max(1.0)
     );
-    // Retention runs out, the sweep removes, checkpoints and rewrites give the space back.
+    // Waits until the sweep has removed all finished tasks, and then until checkpoints and rewrites have freed their space.
     let start = Instant::now();
     let finished = |engine: &Arc<Engine>| {
         let queue = runtime()?.block_on(engine.queue("bench", "bench"))?;

@@ -96,8 +96,8 @@ impl Connection {
     /// Prepares the connection. Nothing is sent yet.
     pub fn session(&self) -> Done<Session> {
         let Target { url, token, worker_url, ca_file } = self.target()?;
-        let beside = beside(&url)?;
-        let worker_url = worker_url.unwrap_or(beside);
+        let default_worker_url = default_worker_url(&url)?;
+        let worker_url = worker_url.unwrap_or(default_worker_url);
         let ca_pem = ca_file.map(|file| read(&file)).transpose()?;
         let mut options = Options::new(token).http_url(&url).worker_url(&worker_url);
         if let Some(pem) = &ca_pem {
@@ -115,7 +115,7 @@ impl Connection {
                 "add --url, such as --url http://127.0.0.1:8080",
             )
         })?;
-        beside(&url)?;
+        default_worker_url(&url)?;
         let token = self.given_token()?.unwrap_or_default();
         let ca_file = self.ca_file.as_ref().map(std::path::absolute).transpose();
         let ca_file = ca_file.map_err(|error| {
@@ -186,8 +186,8 @@ impl Connection {
     }
 }
 
-/// The worker stream beside an HTTP address: the same host, on its usual port.
-fn beside(url: &str) -> Done<String> {
+/// The worker stream that belongs to an HTTP address: the same host, on the default port. An error if the URL is invalid.
+fn default_worker_url(url: &str) -> Done<String> {
     let wrong = || {
         Failure::usage(
             "the server's URL must start with http:// or https://",

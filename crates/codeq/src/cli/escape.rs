@@ -1,5 +1,5 @@
 //! Text from elsewhere on its way to a terminal. Names, errors and details come from servers, programs and files, none of
-//! which may move the cursor, forge a line or turn text around.
+//! which may move the cursor, forge a line or reverse the direction of text.
 
 use std::fmt::Write;
 

@@ -222,7 +222,7 @@ fn hint(code: &str) -> Option<String> {
         "invalid_cursor" => "run the command again",
         "invalid_worker" => "use a token with a shorter subject",
         "failed" => {
-            "see whether it happened before you try again, or use the same --idempotency-key; the \
+            "check whether the change was made before you try again, or use the same --idempotency-key; the \
              operator must check the server's log"
         }
         "internal" => "this is a bug in the server: report the request named above",

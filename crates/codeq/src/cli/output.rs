@@ -288,12 +288,12 @@ mod tests {
         assert!(line.contains("n…  17     3") && line.chars().count() <= 40, "{line}");
         let rows = vec![clean(vec!["i".repeat(36), "n".repeat(30), "e".repeat(30)])];
         assert_eq!(widths(&["ID", "QUEUE", "ERROR"], &rows, Some(70)), [36, 15, 15]);
-        // The names of queues come before numbers that do not fit.
+        // The names of queues take precedence over numbers that do not fit.
         let rows = vec![clean([vec!["q".repeat(40)], vec!["12345678".to_owned(); 9]].concat())];
         let titles = ["QUEUE", "A", "B", "C", "D", "E", "F", "G", "H", "I"];
         assert_eq!(widths(&titles, &rows, Some(80))[..2], [30, 8]);
         let rows = vec![clean(vec!["i".repeat(36), "n".repeat(30), "e".repeat(30)])];
-        // Names stay apart; what is last is cut.
+        // Names stay distinguishable; the last column is cut.
         assert_eq!(widths(&["ID", "QUEUE", "ERROR"], &rows, Some(60)), [36, 12, 12]);
     }
 

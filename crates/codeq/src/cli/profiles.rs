@@ -62,7 +62,7 @@ impl Profiles {
         })
     }
 
-    /// Changes the file. Commands that run at once change it one after the other.
+    /// Changes the file. Concurrent commands change it one after the other.
     pub fn edit<T>(change: impl FnOnce(&mut Profiles) -> Done<T>) -> Done<T> {
         let path = Profiles::path().ok_or_else(|| {
             Failure::error("no directory for profiles is known", "set HOME or XDG_CONFIG_HOME")
@@ -106,7 +106,7 @@ impl Profiles {
     }
 }
 
-/// Parses a profile's name: one that a shell takes as it is.
+/// Parses a profile's name: one that needs no quotes in a shell.
 pub fn profile_name(text: &str) -> Result<String, String> {
     let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
     match !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {

@@ -33,7 +33,7 @@ impl Progress {
         self.show(|what, elapsed| line(what, done, total, elapsed));
     }
 
-    /// It is not known how much is done.
+    /// Shows only the elapsed time, because it is not known how much is done.
     pub fn waiting(&mut self) {
         self.show(|what, elapsed| format!("{what}, {}", span(whole(elapsed))));
     }
@@ -66,8 +66,8 @@ impl Drop for Progress {
     }
 }
 
-/// Shows the progress of work that this thread waits for, by measuring it now and then: how much is done, of how much.
-/// Without a measure, only how long it has taken.
+/// Does `work` on this thread, and shows its progress from another one. `measure` says how much is done, and of how much
+/// if that is known; while it returns `None`, only the elapsed time is shown.
 pub fn watched<T>(
     what: &str,
     measure: impl Fn() -> Option<(u64, Option<u64>)> + Send + 'static,
@@ -88,7 +88,7 @@ pub fn watched<T>(
     });
     let done = work();
     drop(stop);
-    // It has nothing to say; its last act was to remove the line.
+    // The thread removes the line before it ends.
     let _ = watching.join();
     done
 }

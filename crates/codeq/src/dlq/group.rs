@@ -113,7 +113,7 @@ pub async fn purge(session: &Session, purge: &Purge, group: &str) -> Done {
     total.remaining = count.saturating_sub(total.so_far());
     if total.remaining > 0 && total.so_far() < limit {
         talk(&format!(
-            "{} of the group are left: they were replayed meanwhile, have a callback to deliver, or \
+            "{} of the group were not purged: they were replayed meanwhile, have a callback to deliver, or \
              cannot be told from others that died in the same millisecond",
             total.remaining
         ));
@@ -138,8 +138,8 @@ async fn next_page(session: &Session, queue: &str, search: &mut Search) -> Done<
     Ok(page.items)
 }
 
-/// When dead letters died, to find filters that match those of a group and nothing else. That holds for later dead
-/// letters too: they die after the ones that were read.
+/// When dead letters died, to find filters that match those of a group and nothing else. The filters match no later dead
+/// letters either, because those die after the ones that were read.
 #[derive(Default)]
 struct Letters {
     /// What every error of the group contains.

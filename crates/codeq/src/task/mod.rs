@@ -272,7 +272,7 @@ impl List {
 
 /// Waits for the result and prints it. A failed task is an error.
 async fn wait(session: &Session, id: &str, timeout: Duration) -> Done {
-    // The server is silent: since its last answer, requests failed.
+    // Requests have failed since the server's last answer.
     let mut silent = false;
     let note = |error: Option<&Error>| {
         match error {

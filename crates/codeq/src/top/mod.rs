@@ -26,7 +26,7 @@ use view::View;
 #[command(after_help = "\
 Shows rates, depths, the oldest waiting task, workers, waiting claims and the latency of commits. Rates are those of
 the last minute. Workers (1h) are those seen within the last hour. Waiting claims and the latency come from the
-server's metrics, which by default only answer this machine. A wider terminal shows more columns.
+server's metrics, which by default only the server's machine can read. A wider terminal shows more columns.
 
 Keys: q quits, left and right choose the column to sort by, r reverses, up and down scroll.
 
@@ -51,9 +51,9 @@ pub struct Snapshot {
     queues: Vec<Queue>,
     /// Workers that have a stream, hold a task, or asked for tasks within the last hour.
     workers: u64,
-    /// None if the metrics may be read elsewhere only.
+    /// None if this machine may not read the metrics.
     server: Option<Server>,
-    /// The same, at the snapshot before.
+    /// The server's metrics in the previous snapshot.
     before: Option<Server>,
 }
 

@@ -1,5 +1,5 @@
-//! The terminal as a dashboard needs it: a second screen, no cursor, keys as they are pressed. Everything is as before
-//! when this is dropped, and after a panic.
+//! Sets the terminal up for a dashboard: a second screen, no cursor, keys as they are pressed. Restores it on drop and
+//! after a panic.
 
 use std::io::{IsTerminal, Read, Write};
 
@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 /// Switches to a second screen without a cursor, and back.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// Size of what is not a terminal.
+/// The size to assume if stdout is not a terminal.
 const DEFAULT_WIDTH: usize = 100;
 const DEFAULT_HEIGHT: usize = 24;
 
@@ -30,7 +30,7 @@ pub enum Key {
 pub struct Screen {
     /// Bold, reverse and red may be used.
     pub emphasis: bool,
-    /// How the keyboard was, if there is one.
+    /// The terminal settings to restore, if stdin is a terminal.
     before: Option<Termios>,
 }
 
@@ -70,7 +70,7 @@ impl Screen {
                 }
             });
         } else {
-            // The receiver must not end: nobody presses a key.
+            // Without a keyboard, the receiver must wait for ever instead of ending.
             std::mem::forget(sender);
         }
         keys
@@ -91,7 +91,7 @@ fn restore(before: Option<&Termios>) {
     }
 }
 
-/// The keys in what the terminal sent at once. Others are ignored.
+/// The keys in one chunk of input. Unknown bytes are skipped.
 fn parse(mut bytes: &[u8]) -> Vec<Key> {
     const KEYS: [(&[u8], Key); 16] = [
         (b"\x1b[A", Key::Up),

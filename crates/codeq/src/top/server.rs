@@ -32,7 +32,8 @@ impl Server {
         server
     }
 
-    /// Streams and claims, and the mean latency of commits since the view before, or since the start.
+    /// Streams and claims, and the mean latency of commits since the previous view or, if there is none, since the server
+    /// started.
     pub fn line(self, before: Option<Server>) -> String {
         let since = before.filter(|before| before.syncs < self.syncs).unwrap_or_default();
         let syncs = self.syncs - since.syncs;

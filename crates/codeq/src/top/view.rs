@@ -14,7 +14,7 @@ const COLUMN: usize = 8;
 /// Names have at least, and at most, this width.
 const NAME_MIN: usize = 24;
 const NAME_MAX: usize = 48;
-/// A bar narrower than this shows nothing.
+/// A narrower bar would show too little, so it is left out.
 const BAR_MIN: usize = 12;
 const BAR_MAX: usize = 60;
 /// Lines above and below the queues.
@@ -29,7 +29,7 @@ struct Column {
     alarming: bool,
 }
 
-/// From the most important to the first that a narrow terminal leaves out.
+/// The most important first: a narrow terminal leaves out the last ones.
 const COLUMNS: [Column; 11] = [
     column("READY", |it| it.stats.ready.to_string(), |it| it.stats.ready as f64),
     column("DELAYED", |it| it.stats.delayed.to_string(), |it| it.stats.delayed as f64),
@@ -73,7 +73,7 @@ pub struct View {
     /// The column to sort by, from 1; 0 sorts by what waits and runs.
     sort: usize,
     reverse: bool,
-    /// Queues above the first line.
+    /// Number of queues above the first one that is shown.
     scroll: usize,
 }
 
@@ -116,7 +116,7 @@ impl View {
             lines.push(Line::faint("no queues yet: a queue appears with its first task"));
         }
         if live {
-            // At the bottom, whatever is above.
+            // The footer is at the bottom, however few queues there are.
             lines.resize_with(height.saturating_sub(FOOTER_LINES), Line::default);
             let more = match (self.scroll, below) {
                 (0, 0) => String::new(),
@@ -268,7 +268,7 @@ impl Line {
         Line(vec![(text.to_owned(), Style::Faint)])
     }
 
-    /// Cut at the width. Only emphasis that is readable on light and dark.
+    /// Cut at the width. Only emphasis that is readable on light and on dark backgrounds.
     fn paint(&self, width: usize, emphasis: bool) -> String {
         let (mut text, mut left) = (String::new(), width);
         for (piece, style) in &self.0 {
@@ -327,7 +327,7 @@ mod tests {
         view.press(Key::PageDown, 24);
         let below = view.text(&snapshot, (80, 24), false);
         assert!(below.contains("14 more above\n"), "{below}");
-        // By the last column, and from its end: names decide.
+        // Sorted by the last column, in which all are equal: names decide. Then one line up.
         view.press(Key::Left, 24);
         view.press(Key::Up, 24);
         let sorted = view.text(&snapshot, (200, 24), true);

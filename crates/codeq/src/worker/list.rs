@@ -1,4 +1,4 @@
-//! `codeq worker list`: who asked for tasks lately.
+//! `codeq worker list`: workers that have a stream, hold a task, or asked for tasks lately.
 
 use serde::{Deserialize, Serialize};
 

@@ -40,7 +40,7 @@ Example:
 
 const HELP: &str = "\
 The program gets the payload on stdin. What it prints on stdout becomes the result: a JSON object as it is,
-anything else as {\"output\": …}. Its stderr goes to this command's stderr. Exit code 0 completes the task.
+no output as {}, anything else as {\"output\": …}. Its stderr goes to this command's stderr. Exit code 0 completes the task.
 Any other exit code nacks it: the task is retried and, after its last attempt, becomes a dead letter. The reason
 is the last line on stderr, preceded by the exit code unless that is 75 (EX_TEMPFAIL). The outcome of a task is
 printed once the server has acknowledged it.

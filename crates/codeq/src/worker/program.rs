@@ -1,6 +1,6 @@
 //! One run of the program for one task.
 //!
-//! Each run uses blocking threads for its pipes: a handful of programs at once needs no more.
+//! Each run uses blocking threads for its pipes, which is cheap enough: at most 256 programs run at once.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -259,7 +259,7 @@ impl Finished {
     }
 }
 
-/// The result: a JSON object as it is, anything else as `{"output": …}`.
+/// The result: a JSON object as it is, no output as `{}`, anything else as `{"output": …}`.
 fn completed(stdout: &[u8]) -> Outcome {
     let text = String::from_utf8_lossy(stdout);
     let text = text.trim();

@@ -17,7 +17,7 @@ use crate::cli::talk;
 
 /// What the kernel sends when the worker is gone.
 const WORKER_DIED: Signal = Signal::USR1;
-/// The program could not be started, as shells put it.
+/// Exit code if the program could not be started, as in shells.
 const NOT_STARTED: u8 = 127;
 
 #[derive(clap::Args)]
@@ -93,6 +93,6 @@ fn exit_as(status: ExitStatus) -> ExitCode {
         let _ = setrlimit(Resource::Core, none);
         let _ = kill_process(getpid(), signal);
     }
-    // A signal that this process catches: as shells put it.
+    // This process catches the signal, so it exits with 128 plus the signal's number, as shells do.
     ExitCode::from(u8::try_from(number.saturating_add(128)).unwrap_or(1))
 }

@@ -64,7 +64,7 @@ fn what_was_interrupted_is_refused_by_every_command() {
     let at = |name: &str| tmp.path().join(name);
     filled(&at("data"), 1);
     assert_eq!(codeq(&["backup", text(&at("data")), text(&at("half"))]).code, 0);
-    // As it was before its last rename.
+    // As the backup was before its last rename.
     std::fs::remove_file(at("half").join("MANIFEST")).unwrap();
     std::fs::write(at("half").join("INCOMPLETE"), "unfinished backup\n").unwrap();
     let before = contents(&at("half"));
@@ -144,7 +144,7 @@ fn a_restore_without_room_says_what_it_leaves() {
     );
     let again = codeq(&["restore", text(&at("backup")), text(&at("new"))]);
     fails(&again, 1, "holds an unfinished restore");
-    // The same directory while a restore is running: it is not to be removed.
+    // While a restore into the directory is running, the hint must not say to remove it.
     let held = lock(&at("new")).unwrap();
     let meanwhile = codeq(&["restore", text(&at("backup")), text(&at("new"))]);
     fails(&meanwhile, 1, "is in use by another process");

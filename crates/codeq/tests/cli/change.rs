@@ -30,7 +30,7 @@ fn a_waiting_task_is_changed() {
     let other = shop.enqueue("resize", &[]);
     let bad = shop.run(&["task", "update", &other, "--run-at", "noon", "-o", "name"]);
     fails(&bad, 2, "--run-at");
-    // One that cannot be changed does not keep the others from it.
+    // A task that cannot be changed does not keep the others from being changed.
     let both = shop.run(&["task", "update", &id, &other, "--priority", "3"]);
     assert_eq!(both.code, 4, "{}", both.err);
     assert_eq!(shop.json(&["task", "get", &other])["priority"], 3);

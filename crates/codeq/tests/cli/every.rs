@@ -95,12 +95,12 @@ fn no_command_is_forgotten() {
 fn every_command_reports_a_wrong_token_and_an_absent_server_alike() {
     let shop = Shop::open();
     for args in ASKING {
-        // Options of the command itself come before the program that a worker runs.
+        // The command's own options must come before the program that a worker runs.
         let with = |more: &[&str]| {
             let at = args.iter().position(|word| *word == "--").unwrap_or(args.len());
             shop.run(&[&args[..at], more, &args[at..]].concat())
         };
-        // These wait for a server, or ask it without a token.
+        // `version` sends no token; `worker run` and `task wait` wait for an absent server.
         let is = |words: &[&str]| args.starts_with(words);
         if !is(&["version"]) {
             let denied = with(&["--token", "wrong", "-o", "name"]);

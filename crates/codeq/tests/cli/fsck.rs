@@ -124,7 +124,7 @@ fn a_manifest_that_names_fewer_shards_is_a_problem() {
     let manifest = std::fs::read_to_string(dir.join("MANIFEST")).unwrap();
     std::fs::write(dir.join("MANIFEST"), manifest.replace("shards: 3", "shards: 1")).unwrap();
     expect(&fsck(&dir), 1, "its MANIFEST is damaged");
-    // As versions wrote it that had no checksum.
+    // As written by versions without a checksum.
     let (fields, _) = manifest.split_once("checksum").unwrap();
     let old = fields.replace("format: 2", "format: 1").replace("shards: 3", "shards: 1");
     std::fs::write(dir.join("MANIFEST"), old).unwrap();

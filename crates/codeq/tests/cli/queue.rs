@@ -90,7 +90,7 @@ fn a_purge_goes_on_until_nothing_is_left() {
     assert_eq!(purge(&["--dry-run"])["matched"], 1_200);
     let some = purge(&["--limit", "50"]);
     assert_eq!((&some["count"], &some["remaining"]), (&json!(50), &json!(1_150)));
-    // None of them has an error: nothing is purged, and that ends.
+    // None of the tasks has an error: nothing is purged, and the command ends.
     assert_eq!(purge(&["--error", "x"])["count"], 0);
     let rest = purge(&[]);
     assert_eq!((&rest["count"], &rest["remaining"]), (&json!(1_150), &json!(0)));
@@ -104,7 +104,7 @@ fn a_policy_is_set_shown_and_deleted() {
     let policy = shop.json(&set);
     assert_eq!(policy["policy"]["maxAttempts"], 3);
     assert_eq!(policy["policy"]["retentionSeconds"], 604_800);
-    // What is not named stays.
+    // Settings that are not named stay.
     let changed =
         shop.json(&["queue", "policy", "resize", "--max-consumers", "20", "--max-run", "10m"]);
     assert_eq!(changed["policy"]["maxRunSeconds"], 600);

@@ -7,7 +7,7 @@ fn a_seed_gives_the_same_run() {
     let run = || codeq(&["sim", "--seed", "3", "--steps", "60"]);
     let (first, second) = (run(), run());
     assert_eq!(first.code, 0, "{}{}", first.out, first.err);
-    // All but the time that it took.
+    // Everything but the time that the run took.
     let counted = |out: &str| out.split(" hours simulated").next().map(str::to_owned);
     assert_eq!(counted(&first.out), counted(&second.out));
     assert!(first.out.starts_with("1 run(s), "), "{}", first.out);

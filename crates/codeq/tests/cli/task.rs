@@ -89,7 +89,7 @@ fn every_error_has_its_exit_code_and_says_what_to_try() {
     assert_eq!(shop.enqueue("mail", &["--idempotency-key", "k"]), id, "the same task");
     fails(&shop.run(&["task", "replay", &id, "-o", "name"]), 4, "not_finished");
 
-    // Cancelled at once, and then finished.
+    // Cancelled at once. After that, the task is finished.
     let cancelled = shop.json(&["task", "cancel", &id]);
     assert_eq!(cancelled, json!([{ "id": id, "state": "cancelled" }]));
     fails(&shop.run(&["task", "cancel", &id, "-o", "name"]), 4, "finished");

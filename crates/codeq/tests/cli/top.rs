@@ -47,7 +47,7 @@ fn keys_work_and_the_terminal_is_restored() {
     let shop = Shop::open();
     shop.enqueue("resize", &[]);
     let (enter, leave) = ("\x1b[?1049h", "\x1b[?1049l");
-    // The queue, then the column that is sorted by, and then nothing.
+    // The queue appears, then the sorted column, then the reversed one.
     let steps = [("resize", "\x1b[C"), ("▾READY", "r"), ("▴READY", "q")];
     let seen = on_terminal(&shop, &["top"], (80, 24), &steps);
     assert_eq!((seen.code, seen.restored), (0, true), "{seen:?}");

@@ -97,7 +97,7 @@ fn the_exit_code_decides_and_stdout_is_the_result() {
     assert_eq!(error(&ids[3]), "try later");
     assert_eq!(error(&ids[4]), "exit code 3: cannot read [1]");
     assert_eq!(error(&ids[5]), "killed by signal 9");
-    // What is said is what the server did, which refuses such a result.
+    // The line says what the server did: it refuses such a result.
     let refused = error(&ids[6]);
     assert!(refused.as_str().unwrap().starts_with("the server refused the result"), "{refused}");
     let said = working.line(&format!("{} crop: ", ids[6]));

@@ -185,7 +185,7 @@ fn arrows(src: &Path) -> BTreeMap<(String, String), String> {
         if is_root(&from) {
             continue;
         }
-        // As many times `super` as there are modules above this one's.
+        // In this file, `super` repeated this often is the root of the crate.
         let depth = path.iter().count() - usize::from(path.ends_with("mod.rs"));
         let code = code(&file);
         let paths = ["crate::".to_owned(), "super::".repeat(depth)];

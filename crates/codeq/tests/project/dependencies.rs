@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
-/// The oldest version of a crate that may be used, and the fault that the ones before have. A crate that
-/// is not used costs nothing here; one that is added later must meet its minimum at once.
+/// The oldest version of a crate that may be used, and the fault of the versions before it. A crate that is not used
+/// costs nothing here; one that is added later must meet its minimum at once.
 const MINIMUM: &[(&str, &str, &str)] = &[
     ("bytes", "1.11.1", "RUSTSEC-2026-0007"),
     ("crossbeam-epoch", "0.9.20", "RUSTSEC-2026-0204"),
@@ -38,7 +38,7 @@ const MINIMUM: &[(&str, &str, &str)] = &[
     ("url", "2.5.4", "RUSTSEC-2024-0421"),
 ];
 
-/// Faulty versions inside a range that is otherwise fine: crate, from, up to and without, fault.
+/// Faulty versions inside a range that is otherwise fine: crate, first faulty version, first fixed version, fault.
 const EXCEPT: &[(&str, &str, &str, &str)] = &[
     ("lz4_flex", "0.12.0", "0.12.1", "RUSTSEC-2026-0041"),
     ("openraft", "0.10.0-0", "0.10.0-alpha.34", "commits without a quorum, stalls"),
@@ -71,7 +71,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// What cargo knows of the packages that are built on this machine: they have been downloaded.
+/// Cargo's metadata of the packages that are built on this machine. They have been downloaded, so no network is needed.
 static METADATA: LazyLock<Value> = LazyLock::new(|| {
     let options = ["--format-version=1", "--locked", "--offline", "--filter-platform=host-tuple"];
     let mut cargo = Command::new(env!("CARGO"));
@@ -261,7 +261,7 @@ fn every_dependency_is_used() {
     for package in list(&METADATA, "packages").iter().filter(|package| package["source"].is_null())
     {
         let mut sources = sources(Path::new(text(package, "manifest_path")).parent().unwrap());
-        // Modules of their tests.
+        // Sources elsewhere that the tests of these crates include.
         let elsewhere = match text(package, "name") {
             "codeq" => Some("fuzz/src"),
             "codeq-raft" => Some("crates/codeq-engine/tests"),

@@ -14,7 +14,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Names that a text uses and that begin like ours.
+/// The names in a text that look like those of our metrics.
 fn metrics_in(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("codeq_")).map(str::to_owned).collect()
@@ -100,7 +100,7 @@ fn scripts_parse_and_the_unit_is_valid() {
         let said = Command::new("sh").arg("-n").arg(root().join(script)).output().unwrap();
         assert!(said.status.success(), "{script}: {}", String::from_utf8_lossy(&said.stderr));
     }
-    // The tool wants the program to exist.
+    // The tool expects the program to exist.
     let unit = read("dist/debian/codeq.service");
     let unit = unit.replace("/usr/bin/codeq", env!("CARGO_BIN_EXE_codeq"));
     let dir = tempfile::tempdir().unwrap();

@@ -144,7 +144,7 @@ impl GatedProxy {
         let (holding, held) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                // A server that is gone is a connection that ends.
+                // If the server is gone, the client's connection ends.
                 if let Ok(server) = TcpStream::connect(&target).await {
                     tokio::spawn(pass(client, server, gate.clone(), holding.clone()));
                 }
@@ -176,7 +176,7 @@ async fn pass(
         }
     };
     let back = tokio::io::copy(&mut from_server, &mut to_client);
-    // Either end is the end of both.
+    // When one direction ends, both do.
     tokio::select! {
         () = there => {}
         _ = back => {}
@@ -228,7 +228,7 @@ async fn round_trip_and_removal_on_s3() {
     s3.emptied().await;
     assert_eq!(node.download(&urls[0]).await.0, 404);
 
-    // Who loses the task while the upload is on its way leaves nothing: the store stands still meanwhile.
+    // A worker that loses its task during the upload leaves nothing behind. The store is held up meanwhile.
     let id = node.running().await;
     let (submit, back) = (format!("tasks/{id}/result"), format!("tasks/{id}/abandon"));
     way.open.send_replace(false);
@@ -248,7 +248,7 @@ async fn round_trip_and_removal_on_s3() {
     let url = submitted["artifacts"][0]["url"].as_str().unwrap();
     assert!(node.download(url).await == (200, contents[1].clone()));
 
-    // A store that is away: the task stays with its worker.
+    // If the store cannot be reached, the task stays with its worker.
     let id = node.running().await;
     drop(s3);
     let submit = format!("tasks/{id}/result");

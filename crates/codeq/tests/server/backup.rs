@@ -111,7 +111,7 @@ fn a_backup_under_load_holds_everything_acknowledged_before_it() {
         let before = acknowledged.lock().clone();
         let (made, said) = backup(addr);
         assert!(made, "{said}");
-        // It went on meanwhile, and goes on.
+        // The server kept working during the backup, and still does.
         let during = acknowledged.lock().len();
         until("it does not go on", || acknowledged.lock().len() > during);
         process.kill();
@@ -233,7 +233,7 @@ async fn a_backup_in_a_bucket_is_restored() {
     let args = ["restore", &place, restored.to_str().unwrap()];
     let (done, said) = run(&args, &cloud);
     assert!(done, "{said}");
-    // The directory of all backups is none.
+    // The directory that holds the backups is not a backup.
     let (done, said) = run(&["restore", &target, at("none").to_str().unwrap()], &cloud);
     assert!(!done && said.contains("not a complete backup"), "{said}");
     let (sound, said) = run(&["fsck", restored.to_str().unwrap()], &[]);

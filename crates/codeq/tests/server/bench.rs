@@ -87,14 +87,14 @@ fn full_cycles_over_the_streams_are_all_accounted_for() {
         let run = &said.document["runs"][0];
         assert_eq!(run["server_rss_mib"].is_f64(), flags.contains(&"--server-pid"));
         if flags.contains(&"--one-at-a-time") {
-            // The slowest took no less than the average, which is known from how many there were.
+            // The slowest cycle took no less than the average, which follows from the rate.
             let at = |name: &str| run["completed_ms"][name].as_f64().unwrap();
             let average = 1_000.0 / run["cycles_per_second"].as_f64().unwrap();
             assert!(at("max") > average * 0.9 && at("p50") < average * 2.2, "{run:#}");
             assert!(run["assigned_ms"]["p50"].as_f64().unwrap() < at("p50"), "{run:#}");
         }
         if flags.contains(&"--rate") {
-            // 0.6 seconds of them, and the one at the very start.
+            // 500 a second for 0.6 seconds, and the one at the very start.
             assert_eq!((&run["counts"]["sent"], &run["unsent"]), (&301.into(), &0.into()));
         }
     }
@@ -211,7 +211,7 @@ fn what_streams_acknowledged_survives_sigkill() {
         }
         command.arg("--ledger").arg(&path).stderr(Stdio::piped());
         let mut process = Process::spawn(&mut command);
-        // The first line of progress: it is in the middle of it.
+        // The first line of progress shows that the run is under way.
         let (mut stderr, mut line) = (process.stderr(), String::new());
         stderr.read_line(&mut line).unwrap();
         assert!(line.contains(" cycles, "), "{line}");

@@ -34,33 +34,33 @@ struct Seen {
 struct Receiver {
     addr: SocketAddr,
     seen: Arc<Mutex<Seen>>,
-    moody: Arc<AtomicBool>,
+    misbehaves: Arc<AtomicBool>,
 }
 
 impl Receiver {
     fn start(random: &mut Random) -> Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
-        let (seen, moody) = (Arc::default(), Arc::new(AtomicBool::new(true)));
-        let receiver = Receiver { addr, seen, moody };
-        let (seen, moody) = (Arc::clone(&receiver.seen), Arc::clone(&receiver.moody));
+        let (seen, misbehaves) = (Arc::default(), Arc::new(AtomicBool::new(true)));
+        let receiver = Receiver { addr, seen, misbehaves };
+        let (seen, misbehaves) = (Arc::clone(&receiver.seen), Arc::clone(&receiver.misbehaves));
         let mut random = random.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (seen, moody) = (Arc::clone(&seen), Arc::clone(&moody));
+                let (seen, misbehaves) = (Arc::clone(&seen), Arc::clone(&misbehaves));
                 random.next();
                 let random = random.clone();
-                std::thread::spawn(move || serve(stream, &seen, &moody, random));
+                std::thread::spawn(move || serve(stream, &seen, &misbehaves, random));
             }
         });
         receiver
     }
 }
 
-fn serve(stream: TcpStream, seen: &Mutex<Seen>, moody: &AtomicBool, mut random: Random) {
+fn serve(stream: TcpStream, seen: &Mutex<Seen>, misbehaves: &AtomicBool, mut random: Random) {
     let mut stream = BufReader::new(stream);
     while let Some((id, task)) = read(&mut stream) {
-        let bad = moody.load(Ordering::SeqCst) && random.percent(30);
+        let bad = misbehaves.load(Ordering::SeqCst) && random.percent(30);
         {
             let mut seen = seen.lock().unwrap();
             seen.calls += 1;
@@ -116,7 +116,7 @@ fn work(addr: SocketAddr, hook: &str, mut random: Random) -> Vec<String> {
         let id = made.json::<Value>()["id"].as_str().unwrap().to_owned();
         if random.percent(10) {
             let Ok(answer) = client.post(&format!("/tasks/{id}/cancel"), "") else { return ended };
-            // Another one may have claimed it: that one ends it.
+            // Another client may have claimed it, and then finishes it.
             if answer.status == 200 {
                 ended.push(id);
             }
@@ -159,7 +159,7 @@ fn cycle(dir: &Path, hook: &str, random: &mut Random) -> Vec<String> {
     })
 }
 
-/// Resends what is waiting, until nothing is.
+/// Resends the pending deliveries until none is left.
 fn tell_all(node: &Node) {
     const DELIVERIES: &str = "/v1/codeq/admin/webhooks/deliveries";
     let mut client = node.client();
@@ -192,7 +192,7 @@ fn callbacks_survive_sigkill() {
         ended.extend(cycle(&dir, &hook, &mut random));
         println!("kill {number}: {} tasks ended", ended.len());
     }
-    receiver.moody.store(false, Ordering::SeqCst);
+    receiver.misbehaves.store(false, Ordering::SeqCst);
     let node = Node::dev(&dir, &[]);
     tell_all(&node);
     node.kill();

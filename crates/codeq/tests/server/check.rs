@@ -11,13 +11,13 @@ use crate::server::random::Random;
 use crate::server::task::{Finished, Page, Record, Task};
 
 const READERS: usize = 4;
-/// Tasks of earlier cycles that are read again in each; the end reads all.
+/// Number of tasks of earlier cycles that each check reads again. The end of the run reads all tasks.
 const OLDER: usize = 100;
 
 /// Reads every task named since the last check: whatever was acknowledged must be there, and what was in doubt is
 /// settled.
 pub fn after_restart(addr: SocketAddr, ledger: &Mutex<Ledger>, random: &mut Random) {
-    // Claims without an answer may have taken tasks that nobody spoke about.
+    // Claims without an answer may have taken tasks that no answer has named.
     for task in list(&mut Client::new(addr), "status=IN_PROGRESS") {
         ledger.lock().observe(&task, None);
     }

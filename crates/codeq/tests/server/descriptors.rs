@@ -13,7 +13,7 @@ use crate::server::node::{Node, PATIENCE, codeq};
 /// The limit of the process, and the number of connections: many more.
 const DESCRIPTORS: usize = 256;
 const STRANGERS: usize = 500;
-/// More than a segment of the log, with a megabyte each: the next one is opened meanwhile.
+/// Writes of a megabyte each: more than a segment of the log holds, so that the next one must be opened.
 const WRITES: usize = 70;
 
 /// `codeq dev` on this directory with few descriptors, and its log beside it.
@@ -23,8 +23,8 @@ fn node(dir: &Path, descriptors: usize) -> Node {
     let args = ["dev", "--data-dir", dir.to_str().unwrap(), "--http-addr", "127.0.0.1:0"];
     let mut inner = codeq(&args);
     inner.args(["--durability", "os", "--log-level", "info,codeq::http=off"]);
-    // The shell sets both limits, so that the process cannot raise its own.
-    // A file that may not grow is then an error and not the end.
+    // The shell sets both limits of descriptors, so that the process cannot raise its own. With the signal ignored, a write
+    // beyond the limit of a file's size fails instead of ending the process.
     let limited = format!("trap '' XFSZ; ulimit -n {descriptors} && exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");
     command.arg("-c").arg(limited).arg(inner.get_program()).args(inner.get_args());
@@ -114,7 +114,7 @@ fn a_log_that_cannot_go_on_ends_the_process() {
     let node = node(&dir, 1_024);
     let mut client = node.client();
     assert_eq!(write(&mut client).unwrap(), 202);
-    // What is open stays open; the next segment has no place to be.
+    // Open files stay open, but the next segment cannot be created.
     std::fs::rename(dir.join("log"), dir.join("gone")).unwrap();
     let refused = (0..4 * WRITES).find(|_| !matches!(write(&mut client), Ok(202)));
     assert!(refused.is_some(), "every write was taken");

@@ -71,7 +71,7 @@ fn ended_once(http: &mut Client, id: &str) {
     assert_eq!(events.iter().filter(|event| **event == "created").count(), 1, "{events:?}");
 }
 
-/// A finished task has its result, and another one is refused.
+/// A finished task keeps its result, and another result is refused.
 fn contradicted(http: &mut Client, ledger: &Mutex<Ledger>, id: &str) {
     let body = r#"{"status":"COMPLETED","result":{"of":"somebody else"}}"#;
     let answer = http.post(&format!("/tasks/{id}/result"), body).unwrap();

@@ -13,8 +13,8 @@ use crate::server::random::Random;
 use crate::server::task::{Batch, Claimed, Made, Record, Submitted, Task};
 
 pub const CLIENTS: usize = 8;
-/// No lease ends during a run, so a held task must not be handed out again. Heartbeats extend leases, so that a lost one
-/// shows.
+/// No lease ends during a run, so a held task must not be handed out again. Heartbeats make leases longer, so that a lost
+/// extension is noticed.
 const LEASE_SECONDS: u64 = 20_000;
 const EXTEND_SECONDS: u64 = 40_000;
 /// Nacks cost attempts; nothing is dead-lettered here.
@@ -101,7 +101,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// A key: often one that was used, perhaps by another client at this moment.
+    /// A key: often one that was used before, perhaps by another client at the same moment.
     fn key(&mut self) -> (usize, Key) {
         let mut ledger = self.ledger.lock();
         let index = match ledger.keys.len() {
@@ -228,7 +228,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Takes a task back that may wait, run, or be finished.
+    /// Cancels a task, which may be waiting, running or finished.
     fn cancel(&mut self) -> Result<()> {
         let Some(id) = self.made.pop() else { return Ok(()) };
         self.ledger.lock().cancelling(&id);

@@ -27,7 +27,7 @@ fn a_log_that_nobody_reads_stops_nobody() {
     let mut node = Node::greeted(&mut command, &dir.with_extension("log"));
     let mut stderr = node.stderr();
     flood(&node);
-    // Read at last, it says how many lines are missing.
+    // When the log is read at last, it says how many lines are missing.
     let mut line = String::new();
     let lost: u64 = loop {
         line.clear();
@@ -42,7 +42,7 @@ fn a_log_that_nobody_reads_stops_nobody() {
     let metrics = node.client().get("/metrics").unwrap().body;
     let counted = metrics.lines().find_map(|line| line.strip_prefix("codeq_log_lines_lost_total "));
     assert!(counted.is_some_and(|counted| counted.parse::<u64>().unwrap() >= lost), "{counted:?}");
-    // Not read again, it keeps nobody from stopping the server.
+    // When it is not read again, the server can be stopped nevertheless.
     flood(&node);
     let start = Instant::now();
     node.terminate();

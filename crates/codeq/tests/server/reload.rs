@@ -134,7 +134,7 @@ fn a_broken_file_changes_nothing_and_says_why() {
     assert!(said.contains("invalid_configuration") && said.contains("logLevle"), "{said}");
     assert!(!said.contains("second-token") && !why.contains("second-token"), "{said}");
     assert_eq!((served.enqueue("first-token"), served.enqueue("second-token")), (202, 401));
-    // Gone altogether, it changes nothing either.
+    // A missing file changes nothing either.
     std::fs::remove_file(&served.file).unwrap();
     let (code, said) = served.reload(OPERATOR);
     assert!(code == Some(1) && said.contains("codeq.yaml"), "{said}");

@@ -68,7 +68,7 @@ fn a_second_server_on_the_same_directory_is_refused() {
     let node = Node::dev(&dir, &[]);
     let made = node.client().post("/tasks", r#"{"command":"a","payload":1}"#).unwrap();
     assert_eq!(made.status, 202);
-    // Held still, it cannot be the one that changes a file.
+    // The first server is paused, so only the second one could change a file.
     node.pause();
     let before = settled(&dir);
     let path = dir.to_str().unwrap();
@@ -203,7 +203,7 @@ fn logs_in_json_are_json_from_the_first_line_to_the_last() {
         }
         lines
     };
-    // A whole life, with notes about what the operator may not have meant.
+    // From start to stop, with notes about settings that the operator may not have intended.
     let mut command = codeq(&["serve", "--data-dir", path, "--http-addr", "127.0.0.1:0"]);
     let mut process = Process::spawn(command.stderr(Stdio::piped()));
     let mut stderr = process.stderr();
@@ -211,7 +211,7 @@ fn logs_in_json_are_json_from_the_first_line_to_the_last() {
     while !text.contains("ready after") {
         assert!(stderr.read_line(&mut text).unwrap() > 0, "{text}");
     }
-    // It does not start twice.
+    // A second server on the same directory is refused.
     let (code, second) = refused(&["serve", "--data-dir", path, "--http-addr", "127.0.0.1:0"]);
     assert_eq!(code, 1);
     let said = all_json(&second);
@@ -227,7 +227,7 @@ fn logs_in_json_are_json_from_the_first_line_to_the_last() {
     std::fs::write(&file, "shard: 1\nmaxBatchSize: 0\n").unwrap();
     let (code, wrong) = refused(&["serve", "--config", file.to_str().unwrap()]);
     assert_eq!((code, all_json(&wrong).len()), (1, 2), "{wrong}");
-    // And in the other form.
+    // The same in the text format.
     let (code, wrong) =
         refused(&["serve", "--config", file.to_str().unwrap(), "--log-format", "text"]);
     assert_eq!(code, 1);
@@ -288,7 +288,7 @@ fn a_kill_during_the_start_leaves_a_directory_that_opens() {
     let mut random = Random::of_this_run();
     let base = tempfile::tempdir().unwrap();
     for number in 0..STARTS {
-        // Half of them on a directory that a start was killed in before.
+        // Half of the starts are on a directory in which an earlier start was killed.
         let dir = base.path().join((number / 2).to_string());
         let path = dir.to_str().unwrap();
         let mut command = codeq(&["dev", "--data-dir", path, "--http-addr", "127.0.0.1:0"]);

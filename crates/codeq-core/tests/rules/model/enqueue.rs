@@ -40,7 +40,7 @@ impl Model {
                 }
                 Some((.., task)) => {
                     let mut task = task;
-                    // Only what is sent again is known of a removed task.
+                    // Of a removed task, only what the producer has just sent again is known.
                     if self.find(&c.tenant, task.id).is_none() {
                         (task.command, task.payload) = (new.command.clone(), new.payload.clone());
                     }

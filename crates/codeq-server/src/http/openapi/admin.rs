@@ -208,7 +208,7 @@ fn delete_topic() -> Operation {
         "Remove a topic's policy",
         "The queue and its tasks stay. The server's defaults apply again.",
     )
-    .required_query("deletionPolicy", "Confirms the removal.", policy)
+    .required_query("deletionPolicy", "`Delete` confirms the removal.", policy)
     .answers_nothing(204, "The policy was removed.")
     .refuses(&[Code::InvalidParameter, Code::InvalidTopicName, Code::InvalidTenant])
 }

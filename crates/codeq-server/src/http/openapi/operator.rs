@@ -29,9 +29,10 @@ fn reload_config() -> Operation {
         "Reload the configuration",
         "Reads the configuration and the TLS certificate again, like `SIGHUP`. Changes to tokens, issuers, \
          `allowProducerAsWorker`, secrets, rate limits, tenant limits, batch sizes, the default lease, webhook \
-         networks, the backup target and the log level take effect at once. The response lists the settings that need a restart. If the configuration is invalid, the response says why and \
-         nothing changes. Streams end, and requests that wait get 401, if their fixed token was removed or changed. \
-         The body must be empty or an empty object.",
+         networks, the backup target and the log level take effect at once. The response lists the settings that need \
+         a restart. If the configuration is invalid, the response says why and no setting changes. Streams end, and \
+         requests that wait get 401, if their fixed token was removed or changed. The body must be empty or an empty \
+         object.",
     )
     .answers::<Reloaded>(200, "The new configuration is in effect.")
     .refuses(&[Code::InvalidConfiguration])

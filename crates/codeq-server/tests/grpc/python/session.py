@@ -17,7 +17,7 @@ import grpc_tools
 from grpc_tools import protoc
 
 HERE = Path(__file__).parent
-# What comes at once does so by then.
+# Whatever comes at once has come by then.
 PATIENCE = 60
 # How long a Ready is held by the server's clock: more than a minute.
 HOLD = 70
@@ -61,13 +61,13 @@ class Stream:
         self.said.put(None)
 
     def closes(self):
-        """Nothing more comes, and the end is good."""
+        """Nothing more comes, and the stream ends with OK."""
         self.half_close()
         assert list(self.answers) == []
         assert self.answers.code() == grpc.StatusCode.OK
 
     def ends(self, code, details):
-        """The end comes next, and is this one."""
+        """The stream ends next, with this status."""
         try:
             answer = next(self.answers)
         except grpc.RpcError as error:
@@ -115,7 +115,7 @@ def begin_hold(workers, token):
 
 
 def hellos(producers, workers, token, worker_token):
-    """What may come first, and with which token."""
+    """What may come first on a stream, and with which token."""
     refused = grpc.StatusCode.UNAUTHENTICATED
     for open_stream, event in [
         (lambda: Producer(producers), lambda token: P.ProducerEvent(hello=P.Hello(token=token))),
@@ -173,7 +173,7 @@ def creates(producers, token):
     stream.send(P.ProducerEvent(hello=P.Hello(token=token)))
     error = stream.take("error")
     assert error.code == "InvalidArgument" and "Hello" in error.message, error
-    # Said and then closed: all is answered first.
+    # After a half-close, everything that was sent is still answered.
     for seq in range(50):
         stream.send(P.ProducerEvent(create=P.CreateTask(seq=seq, command="last", payload=b"1")))
     stream.half_close()
@@ -187,7 +187,7 @@ def raw(producers):
     """Bytes that no version of the client would send."""
     call = producers.stream_stream("/producerpb.ProducerStream/Stream", lambda b: b, lambda b: b)
     good = P.ProducerEvent(hello=P.Hello(token=sys.argv[3])).SerializeToString()
-    # Field 50, then a create with a field 900 that nobody knows, which is no harm.
+    # An event with field 50, which is unknown; then a create with an unknown field 900, which is ignored.
     create = P.CreateTask(seq=5, command="raw", payload=b"{}").SerializeToString() + b"\xa0\x38\x01"
     events = [good, b"\x92\x03\x00", b"\x12" + bytes([len(create)]) + create]
     answers = [P.ServerEvent.FromString(answer) for answer in call(iter(events), timeout=PATIENCE)]
@@ -268,7 +268,7 @@ def tasks(producers, workers, token, worker_token):
 
 
 def refusals(producers, workers, token, worker_token, restricted_token):
-    """What is not the worker's, and what it may not."""
+    """Tasks that the worker does not hold, and events that its token does not allow."""
     worker = Worker(workers)
     worker.hello(worker_token, "p2")
     unknown = "00000000-0000-8fff-8000-00000000abcd"
@@ -302,7 +302,7 @@ def refusals(producers, workers, token, worker_token, restricted_token):
 
 
 def end_hold(held, producers, token):
-    """After more than a minute the first task of its kind reaches the Ready."""
+    """After more than a minute, the first task of the command reaches the held Ready."""
     for _ in range(2):
         # The server's clock is moved by half of the time.
         print("waits", flush=True)

@@ -42,7 +42,7 @@ async fn a_sweep_finds_what_nobody_names() {
         format!("{gone}/{upload}/0"),
         format!("{running}/{upload}/0"),
         format!("{id}/{upload}/0"),
-        // Of an upload that a crash cut short.
+        // A part of an upload that a crash cut short.
         format!("{id}/{}/1#1", "f".repeat(32)),
     ];
     let foreign = ["README", "a/b", &format!("{gone}/{upload}/0/1"), &format!("{gone}/note")];

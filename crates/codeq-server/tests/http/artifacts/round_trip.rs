@@ -70,7 +70,7 @@ async fn what_the_request_says_beside_the_name_is_not_believed() {
         assert_eq!(got.text(), "mine");
         assert_eq!(got.header("content-type"), Some("application/octet-stream"));
     }
-    // Nor what a worker writes as the address of something elsewhere.
+    // A worker cannot pass off another task's artifact as one stored elsewhere.
     let forged = h.running("c").await;
     finish(&h, &forged, json!([{"name": "n", "url": theirs}])).await;
     let path = format!("artifacts/{forged}/n");
@@ -113,7 +113,7 @@ async fn escapes_of_json_are_understood() {
     let done = h.post_text(WORKER, &path, body(&letters.replace('/', "\\/"))).await.expect(200);
     let got = download(&h, PRODUCER, &urls(&done.json())[0]).await.expect(200);
     assert!(got.body == sent);
-    // The same bytes, written otherwise: the same submit.
+    // The same bytes in another spelling are the same submit.
     let again = h.post_text(WORKER, &path, body(&letters)).await.expect(200);
     assert_eq!(again.json(), done.json());
 }
@@ -164,7 +164,7 @@ async fn the_same_submit_again_answers_the_same() {
     for other in others {
         submit(&h, WORKER, &id, other).await.refused(409, "not-in-progress");
     }
-    // At the same time: one stores, the other learns of it.
+    // At the same time: one request stores the files, the other gets the same answer.
     let id = h.running("c").await;
     let (one, two) =
         tokio::join!(submit(&h, WORKER, &id, body.clone()), submit(&h, WORKER, &id, body));

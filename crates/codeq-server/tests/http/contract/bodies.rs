@@ -107,7 +107,7 @@ async fn what_is_not_json_is_refused() {
         assert_eq!(reply.status, 400, "{}", body.escape_ascii());
         reply.refused(400, "invalid body");
     }
-    // Which of two would be meant? A parser in front may have taken the other.
+    // It would not be clear which of the two counts: a proxy in front may have taken the other.
     let twice = r#"{"command":"c","payload":1,"command":"d"}"#;
     h.post_text(PRODUCER, "tasks", twice).await.refused(400, "invalid body");
     let twice = r#"{"command":"c","payload":1,"payload":2}"#;

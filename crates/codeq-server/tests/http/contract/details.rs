@@ -73,7 +73,7 @@ async fn a_body_is_not_repeated() {
         reply.refused(400, "invalid body");
         assert!(!reply.text().contains("s3cret"), "{}", reply.text());
     }
-    // Where an unknown field is refused, it is named; but not at any length.
+    // An unknown field is named, but a long name is not repeated in full.
     let path = "admin/topics/t";
     let request =
         |name: &str| h.request(Method::PUT, ADMIN, path).body(format!(r#"{{"{name}":1}}"#));

@@ -77,7 +77,7 @@ async fn unknown_routes_and_methods_are_problems() {
 }
 
 #[tokio::test]
-async fn a_slash_at_the_end_leads_to_the_route_without_it() {
+async fn a_trailing_slash_is_ignored() {
     let h = Harness::start().await;
     let made = h.post(PRODUCER, "tasks/", json!({"command": "c", "payload": 1})).await.expect(202);
     let id = made.id();
@@ -86,7 +86,7 @@ async fn a_slash_at_the_end_leads_to_the_route_without_it() {
     assert_eq!(list["items"][0]["id"], *id);
     assert_eq!(h.act(WORKER, "tasks/claim/").await.expect(200).id(), id);
     h.get("", "/livez/").await.expect(200);
-    // What is refused without it is refused with it.
+    // Requests that are refused without the slash are refused with it.
     h.get("", "tasks/").await.refused(401, "missing bearer token");
     send(h.request(Method::PUT, PRODUCER, "tasks/")).await.refused(405, "method not allowed");
     h.get(PRODUCER, "tasks/?comand=c").await.refused(400, "unknown query parameter");

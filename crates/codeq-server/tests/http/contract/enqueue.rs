@@ -131,7 +131,7 @@ async fn priorities_and_attempts_are_brought_into_range() {
         let made = h.post(PRODUCER, "tasks", body).await.expect(202).json();
         assert_shape(&made, &new_task("c", "1", more));
     }
-    // Numbers that no 64-bit integer holds are no integers.
+    // Numbers that do not fit a 64-bit integer, or are not written as one, are refused.
     for number in ["9223372036854775808", "1e400", "-1e400", "1e2"] {
         let body = format!(r#"{{"command":"c","payload":1,"priority":{number}}}"#);
         h.post_text(PRODUCER, "tasks", body).await.refused(400, "invalid body");
@@ -152,14 +152,14 @@ async fn run_at_wins_and_is_rfc_3339() {
         ("2999-01-01T00:00:00.5Z", "2999-01-01T00:00:00.500Z"),
         ("2999-01-01t00:00:00.123456789z", "2999-01-01T00:00:00.123Z"),
     ];
-    // Ten years is the farthest that a task may be put off.
+    // A task may be delayed by ten years at most.
     let near = |text: &str| text.replace("2999", "2030").replace("2998", "2029");
     for (text, visible) in cases {
         let made = at(&near(text), json!(5)).await.expect(202).json();
         assert_eq!(made["visibleAt"], near(visible));
         assert_eq!(made["lastKnownLocation"], "DELAYED_ZSET");
     }
-    // A moment that is past is now, whatever the delay.
+    // A moment in the past means now, whatever the delay.
     for past in ["2001-01-01T00:00:00Z", "1969-12-31T23:59:59Z"] {
         let made = at(past, json!(600)).await.expect(202).json();
         assert_shape(&made, &new_task("c", "1", json!({})));

@@ -28,7 +28,7 @@ async fn a_tenant_that_asks_too_often_is_told_when_to_come_back() {
         "scope": "producer", "operation": "enqueueTask", "retryAfterSeconds": "<number>",
     });
     assert_shape(&body, &problem);
-    // Others are not concerned: another tenant, another scope, open routes.
+    // The limit does not apply to another tenant, another scope or open routes.
     h.get(PRODUCER_B, "tasks").await.expect(200);
     h.act(WORKER, "tasks/claim").await.expect(200);
     h.get(ADMIN, "admin/queues").await.expect(200);
@@ -86,7 +86,7 @@ async fn finished_tasks_count_until_they_are_removed() {
     let h = Harness::with(|config| config.tenant_limits.max_stored_bytes = Some(20_000)).await;
     let task = json!({"command": "c", "payload": "x".repeat(4_000)});
     let mut made = 0;
-    // What is cancelled is finished, and still on the disk.
+    // Cancelled tasks are finished, and still on the disk.
     while made < 100 {
         let answer = h.post(PRODUCER, "tasks", task.clone()).await;
         if answer.status == 429 {

@@ -49,7 +49,7 @@ async fn unknown_tasks_are_not_found() {
     let path = format!("tasks/{pending}/result");
     h.get(PRODUCER, &path).await.refused(404, "result not found");
     h.get(PRODUCER, &format!("{path}?waitSeconds=0")).await.refused(404, "result not found");
-    // As in codeQ, what is no number of seconds is none.
+    // As in the original codeQ, a wait that is not a number of seconds counts as 0.
     for wait in ["-1", "abc", "1.5", ""] {
         let path = format!("{path}?waitSeconds={wait}");
         h.get(PRODUCER, &path).await.refused(404, "result not found");
@@ -71,7 +71,7 @@ async fn a_result_comes_with_its_task() {
     });
     let expected = json!({"task": new_task("c", "{}", more), "result": result});
     assert_shape(&answer, &expected);
-    // There already: no wait.
+    // The result is there already, so there is no wait.
     assert_eq!(h.get(WORKER, &format!("{path}?waitSeconds=60")).await.expect(200).json(), answer);
     let dead = h.dead("x", "gone").await;
     let answer = h.get(WORKER, &format!("tasks/{dead}/result")).await.expect(200).json();

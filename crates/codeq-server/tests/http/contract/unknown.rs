@@ -106,7 +106,7 @@ async fn an_operator_may_have_them_ignored() {
             format!("{address}{}{UNKNOWN}=1", if address.contains('?') { '&' } else { '?' });
         let mut body = with_unknown(example(route));
         if route.operation == "putTopic" {
-            // codeQ itself refuses them here.
+            // The original codeQ refuses them here, too.
             let refused = ask(&h, route, &address, Some(&body)).await;
             expect_unknown(route, refused, "unknown field");
             body = example(route);
@@ -258,7 +258,7 @@ async fn what_clients_of_codeq_send_is_known() {
             reply.refused(400, "invalid body");
         }
     }
-    // Fields that stand twice stay an error.
+    // Repeated fields are still an error.
     let twice = r#"{"commands":["c"],"commands":["d"]}"#;
     h.post_text(WORKER, "tasks/claim", twice).await.refused(400, "invalid body");
 }

@@ -34,7 +34,7 @@ async fn claim_one() {
         h.post(WORKER, "tasks/claim", body).await.refused(400, error);
     }
     let id = h.task("c").await;
-    // Blanks do not count, and less than nothing is the default.
+    // Blanks are trimmed, and negative numbers mean the default.
     let body = json!({"commands": [" c\t", " ", ""], "leaseSeconds": -1, "waitSeconds": -1});
     let claimed = h.post(WORKER, "tasks/claim", body).await.expect(200).json();
     assert_eq!(claimed["id"], *id);
@@ -59,7 +59,7 @@ async fn claim_only_what_the_token_allows() {
     refused(json!(["b"])).await;
     refused(json!(["a", "b"])).await;
     refused(json!(["*"])).await;
-    // Naming none means all that are allowed.
+    // No commands mean all that are allowed.
     let claimed = h.act(RESTRICTED, "tasks/claim").await.expect(200).json();
     assert_eq!((&claimed["command"], &claimed["workerId"]), (&json!("A"), &json!("restricted")));
     h.post(RESTRICTED, "tasks/claim", json!({"commands": []})).await.expect(204);

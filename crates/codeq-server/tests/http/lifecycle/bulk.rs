@@ -202,7 +202,7 @@ async fn a_single_unsuccessful_task_is_replayed() {
         let text =
             "task is not finished; only dead-lettered, failed and cancelled tasks can be replayed";
         assert_eq!(refused.refused(409, text)["code"], "not_finished");
-        // A second life ends like a first one.
+        // The replayed task is finished like any other.
         let claimed = h.claim(WORKER_2, "c").await;
         assert_eq!(claimed["id"], json!(id));
         h.post(WORKER_2, &path("/result"), json!({"status": "COMPLETED"})).await.expect(200);
@@ -247,7 +247,7 @@ async fn waiting_tasks_are_cancelled_and_the_workers_of_running_ones_are_asked()
     assert_eq!((&first["remaining"], first["nextCursor"].is_string()), (&json!(2), true));
     let dry = cancel(json!({"includeRunning": true, "dryRun": true})).await;
     assert_eq!((&dry["matched"], &dry["cancelled"]), (&json!(4), &json!(0)));
-    // Part by part: two waiting tasks and a running one, then the other.
+    // In two calls: two waiting tasks and a running one, then the other running one.
     let part = cancel(json!({"includeRunning": true, "limit": 3})).await;
     assert_eq!((&part["cancelled"], &part["cancelRequested"]), (&json!(2), &json!(1)));
     let cursor = part["nextCursor"].clone();
@@ -301,7 +301,7 @@ async fn finished_tasks_are_counted_by_how_they_ended() {
         let line = format!("codeq_queue_finished{{command=\"c\",state=\"{state}\"}} {count}");
         assert!(metrics.contains(&line), "{line}\n{metrics}");
     }
-    // Whatever takes them away, the counters follow.
+    // The counters follow, however the tasks leave their state.
     h.act(ADMIN, &format!("tasks/{}/replay", ids[4])).await.expect(200);
     h.post(ADMIN, "admin/dlq/c/replay", json!({"from": "failed"})).await.expect(200);
     h.post(ADMIN, "admin/dlq/c/purge", json!({})).await.expect(200);

@@ -48,7 +48,7 @@ async fn asked(h: &Harness) -> String {
 #[tokio::test]
 async fn a_running_task_is_asked_to_stop() {
     let h = Harness::start().await;
-    // Its worker hears of it and gives the task back: that is its end.
+    // Its worker learns of it and gives the task back, which ends it.
     for (verb, body) in [("nack", json!({})), ("abandon", json!({"penalty": false}))] {
         let id = asked(&h).await;
         let beat = h.act(WORKER, &format!("tasks/{id}/heartbeat")).await.expect(200).json();
@@ -58,7 +58,7 @@ async fn a_running_task_is_asked_to_stop() {
         assert_eq!((&task["status"], &task["error"]), (&json!("FAILED"), &json!("CANCELLED")));
         assert_eq!(task["lastKnownLocation"], "NONE");
     }
-    // Or it is done with it before: then it is done.
+    // If the worker completes the task instead, it is completed.
     let id = asked(&h).await;
     let done = json!({"status": "COMPLETED"});
     h.post(WORKER, &format!("tasks/{id}/result"), done).await.expect(200);

@@ -28,7 +28,7 @@ async fn a_delayed_task_runs_now() {
     assert_eq!((&last["event"], &last["from"]), (&json!("rescheduled"), &json!("DELAYED_ZSET")));
     assert_eq!((&last["who"], &last["why"]), (&json!("producer"), &json!("now")));
     assert_eq!(h.claim(WORKER, "c").await["id"], *id);
-    // And so does one that waits for its retry.
+    // So does a task that waits for its retry.
     let nack = json!({"delaySeconds": 600, "reason": "x"});
     h.post(WORKER, &format!("tasks/{id}/nack"), nack).await.expect(200);
     change(&h, ADMIN, &id, json!({"priority": 9})).await.expect(200);
@@ -45,7 +45,7 @@ async fn a_task_gets_another_time_or_priority() {
     let (first, second) = (h.task("c").await, h.task("c").await);
     let task = change(&h, PRODUCER, &second, json!({"priority": 70})).await.expect(200).json();
     assert_eq!(task["priority"], 9);
-    // The same again changes nothing, not even its last change.
+    // The same change again changes nothing, not even the time of the last change.
     let again = change(&h, PRODUCER, &second, json!({"priority": 9})).await.expect(200).json();
     assert_eq!(again, task);
     let task = change(&h, PRODUCER, &first, json!({"delaySeconds": 600})).await.expect(200).json();

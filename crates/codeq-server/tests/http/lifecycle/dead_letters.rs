@@ -41,7 +41,7 @@ async fn some_or_all_dead_letters_are_replayed() {
     let replay = async |body: Value| h.post(ADMIN, "admin/dlq/c/replay", body).await;
     let none = replay(json!({"errorContains": "nothing"})).await.expect(200).json();
     assert_eq!((&none["replayed"], &none["remaining"]), (&json!(0), &json!(5)));
-    // By filter, two at a time, to be gone on with.
+    // With a filter, two at a time, continued by cursor.
     let first = replay(json!({"errorContains": "time", "limit": 2})).await.expect(200).json();
     assert_eq!((&first["replayed"], &first["remaining"]), (&json!(2), &json!(3)));
     let next = json!({"errorContains": "time", "limit": 2, "cursor": first["nextCursor"]});

@@ -45,7 +45,7 @@ async fn pages_neither_skip_nor_repeat_over_several_shards() {
     for _ in 0..25 {
         all.push(h.task("c").await);
     }
-    // The order holds in each shard; which of two shards is ahead does not matter.
+    // Each shard's tasks are in order; the order among shards is not defined.
     let mut seen = walk(&h, "limit=4", "c").await;
     seen.sort_unstable();
     all.sort_unstable();

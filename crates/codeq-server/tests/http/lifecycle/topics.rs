@@ -29,7 +29,7 @@ async fn a_policy_is_written_changed_read_and_removed() {
     assert_eq!(h.put(ADMIN, path, full()).await.expect(200).json(), first, "no new version");
     assert_eq!(h.get(ADMIN, path).await.expect(200).json(), first);
     let changed = h.put(ADMIN, path, json!({"maxConsumers": 1})).await.expect(200).json();
-    // What is absent is not kept: a policy is written as a whole.
+    // A policy is written as a whole: settings that are absent get their defaults.
     let policy = json!({"retentionSeconds": 0, "maxConsumers": 1});
     assert_shape(&changed, &topic(policy, 2));
     assert_eq!(changed["createdAt"], first["createdAt"]);
@@ -168,7 +168,7 @@ async fn no_more_consumers_than_allowed() {
     // Other queues are not held up by it.
     let other = claim(json!({"count": 10})).await.expect(200).json();
     assert_eq!(other["tasks"].as_array().unwrap().len(), 1);
-    // Whoever ends makes room for one, however it ends.
+    // A task that ends makes room for another one, however it ends.
     let id = two[0]["id"].as_str().unwrap();
     let done = json!({"status": "COMPLETED"});
     h.post(WORKER, &format!("tasks/{id}/result"), done).await.expect(200);

@@ -81,7 +81,7 @@ async fn a_lease_that_ends_is_a_failed_attempt() {
     let start = Instant::now();
     let claim = json!({"count": 2, "leaseSeconds": 1});
     h.post(WORKER, "tasks/claim/batch", claim).await.expect(200);
-    // Ended by the server itself: nobody else asks for anything.
+    // The server ends the lease by itself: no request makes it look.
     let path = format!("tasks/{once}/result?waitSeconds=30");
     let result = h.get(PRODUCER, &path).await.expect(200).json();
     let took = start.elapsed();

@@ -1,7 +1,7 @@
 //! The traps of a replicated queue, each with the history that springs it. docs/testing.md lists them.
 //!
-//! A script says what happens, step by step; all checkers of the simulator look meanwhile. Where a planted bug breaks the
-//! rule, the same script must notice it.
+//! A script says what happens, step by step, while all checkers of the simulator run. If a planted bug breaks the rule, the
+//! same script must notice it.
 
 use std::time::Duration;
 

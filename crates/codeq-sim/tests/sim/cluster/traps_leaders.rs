@@ -10,7 +10,7 @@ use openraft::EntryPayload;
 
 use super::traps::{MILLISECOND, SECOND, holds, notices};
 
-/// Lets a node lead that did not. Another one may win an election, so there may be several.
+/// Makes another node the leader. A third one may win an election, so this may take several elections.
 fn make_leader(script: &mut Script, id: u64) {
     for _ in 0..10 {
         script.elect(id);
@@ -82,7 +82,7 @@ fn proposals_overtaken_at_their_index(script: &mut Script) {
             }
         }
         script.pass(MILLISECOND * 20);
-        // It comes to itself when several messages have arrived.
+        // The old leader goes on only after several messages have arrived.
         script.suspend(old, MILLISECOND * 600);
         script.heal();
         script.pass(SECOND);
@@ -139,7 +139,7 @@ fn leader_restarts_at_once(script: &mut Script) {
     }
     script.work(0);
     script.pass(SECOND);
-    // A leader's first entry has no commands: what it commits comes after everything before it.
+    // A leader's first entry has no commands: once it is committed, so is everything before it.
     let leader = script.leader();
     let mut before = None;
     for entry in script.entries(leader) {

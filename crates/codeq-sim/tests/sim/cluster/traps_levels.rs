@@ -1,9 +1,10 @@
 //! What a command does is part of the format: all nodes of a cluster, of whatever release, must do the same.
 //!
-//! The fixture is a log with commands of every kind and the digest of all rows written so far after each group. If it no
-//! longer agrees, a command has another outcome than before: a cluster whose nodes are upgraded one after the other would
-//! come apart. Give the new outcome a command of its own or make it depend on a level, and add a fixture for it;
-//! never change this one. `CODEQ_WRITE_FIXTURE=1` writes a fixture that does not exist yet.
+//! The fixture is a log with commands of every kind, and after each group the digest of all rows written so far. If a
+//! digest no longer agrees, a command has another outcome than before: the nodes of a cluster would diverge while they are
+//! upgraded one after the other. Give the new outcome a command of its own or make it depend on a level (a numbered version
+//! of what all commands do), and add a fixture for it; never change this one. `CODEQ_WRITE_FIXTURE=1` writes a fixture that
+//! does not exist yet.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

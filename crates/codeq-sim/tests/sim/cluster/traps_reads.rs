@@ -68,7 +68,7 @@ fn reads_are_current_on_every_node_whatever_happens_to_the_leader() {
     });
 }
 
-/// Without a majority nobody knows what is committed: a read fails, and not only after minutes.
+/// Without a majority nobody knows what is committed: a read fails, and it does so within seconds.
 #[test]
 fn a_read_without_a_leader_fails_within_seconds() {
     holds(&Setup::default(), |script| {
@@ -90,14 +90,14 @@ fn reads_share_their_rounds() {
     holds(&Setup::default(), |script| {
         let reader = script.followers()[0];
         let leader = script.leader();
-        let rounds = |script: &Script| script.traffic();
+        let traffic = |script: &Script| script.traffic();
         script.pass(SECOND);
         let idle = {
-            let before = rounds(script);
+            let before = traffic(script);
             script.pass(MILLISECOND * 100);
-            rounds(script) - before
+            traffic(script) - before
         };
-        let before = rounds(script);
+        let before = traffic(script);
         for id in [reader, leader] {
             script.on(id, |node| async move {
                 let all: Vec<_> = (0..500)
@@ -112,7 +112,7 @@ fn reads_share_their_rounds() {
             });
         }
         script.pass(MILLISECOND * 100);
-        let messages = rounds(script) - before;
+        let messages = traffic(script) - before;
         script.expect(messages < idle + 40, "a thousand reads cost a few messages");
     });
 }

@@ -31,8 +31,8 @@ fn catch_up(script: &mut Script, id: u64, from: u64) {
     });
 }
 
-/// Plays a script with a power cut at the first change of a disk, at the second, and so on, until the script says that it
-/// ended before. Returns the first broken rule.
+/// Plays a script with a power cut at the first change of a disk, then at the second, and so on, until the script reports
+/// that it ended before the power cut. Returns the first broken rule.
 fn power_cut_at_every_change(
     setup: &Setup,
     mut script: impl FnMut(&mut Script, u64) -> bool,
@@ -101,7 +101,7 @@ fn a_node_that_lost_the_end_of_its_log_refuses_to_start() {
 }
 
 /// For openraft, index 0 is an entry like any other; for a store, position 0 means that it includes nothing. A cluster
-/// that began empty must come back from crashes before its first checkpoint, after it, and with nothing to check point.
+/// that began empty must come back from crashes before its first checkpoint, after it, and with nothing to checkpoint.
 #[test]
 fn an_empty_cluster_starts_again() {
     for nodes in [1, 3] {
@@ -211,8 +211,9 @@ fn a_checkpoint_never_includes_what_is_not_committed() {
     });
 }
 
-/// A checkpoint fails because the disk is full, and the next one begins with the rows that it should have written. They
-/// are older than the entry that the next one is made at, so another node that got only them would lack what came between.
+/// A checkpoint fails because the disk is full, and the next one begins with the rows that the first should have written.
+/// These rows are older than the entry at which the next checkpoint is made, so a node that got only them would lack what
+/// came in between.
 fn checkpoint_after_a_failed_one(script: &mut Script) {
     let leader = script.leader();
     // The new node below cannot start from the log.
@@ -290,7 +291,7 @@ fn first_node_loses_power(script: &mut Script, nth: u64) -> bool {
         script.ask(1, task, 0);
         script.compact(1);
         script.pass(MILLISECOND * 30);
-        // Once its entry has left the log, only what was saved tells who the members are.
+        // Once the entry that changed the members has left the log, only the saved membership tells who they are.
         checkpoints += u64::from(has_three_voters(script));
         checkpoints > 4 || is_dead(script)
     });

@@ -84,7 +84,7 @@ fn a_node_that_starts_or_leads_proposes_no_settings() {
         let answer = script.wait(call);
         script.expect(answer == Ok(Reply::Done), "the cluster is configured once");
         for attempts in 7..10 {
-            script.set_file(Settings { max_attempts: attempts, ..Settings::default() });
+            script.set_file_settings(Settings { max_attempts: attempts, ..Settings::default() });
             let old = script.leader();
             script.kill(old);
             script.next_leader(old);

@@ -1,5 +1,5 @@
-//! Transitions of tasks as event streams show them: on every node each once and with the same number, or the reader is
-//! told that some are missing.
+//! Transitions of tasks as event streams show them: on every node, each transition comes once and with the same number, or
+//! the reader is told that some are missing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads on from a node, like a client that resumes there. Says if the node does not have what comes next.
+    /// Reads on from a node, like a client that resumes there. Returns true if the node does not have what comes next.
     fn read(&mut self, seen: &Seen, node: u64) -> bool {
         let nodes = seen.nodes.lock();
         let Some(kept) = nodes.get(&(node, ShardId(0))) else { return false };

@@ -113,7 +113,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         for _ in 0..rounds {
             rows.push(measure(args, *what, &runtime)?);
         }
-        // The medians of a kind are printed with the spread of its rates.
+        // Prints the median row of each kind, with the spread of its rates.
         for at in 0..rows.first().map_or(0, Vec::len) {
             let mut same: Vec<&Row> = rows.iter().filter_map(|round| round.get(at)).collect();
             same.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
@@ -135,7 +135,7 @@ fn measure(args: &Args, what: What, runtime: &tokio::runtime::Runtime) -> anyhow
     };
     let time = Duration::from_secs(args.seconds);
     let load = Load { target: &target, token: &args.token, time, args };
-    // A second server, for what is measured against one that did less.
+    // A second server for `waits`, which runs the same cycles without the waits.
     let control = match (what, args.addr) {
         (What::Waits, None) => Some(Target::start(&dir.path().join("control"), &args.durability)?),
         _ => None,

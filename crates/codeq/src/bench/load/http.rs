@@ -20,7 +20,7 @@ const BASE: &str = "/v1/codeq";
 /// Claims wait this long for a task, in seconds.
 const WAIT: u32 = 5;
 /// Pause after a claim that the server shed.
-const MOMENT: Duration = Duration::from_millis(10);
+const SHED_PAUSE: Duration = Duration::from_millis(10);
 
 type Shared = Rc<RefCell<Core>>;
 
@@ -91,11 +91,11 @@ impl Target {
             clients.push(self.connect().await?);
         }
         for (at, client) in clients.into_iter().enumerate() {
-            let end = Side { core: Rc::clone(core), client, base: self.base.clone() };
+            let side = Side { core: Rc::clone(core), client, base: self.base.clone() };
             if at < creating {
-                tokio::task::spawn_local(end.until_failed(Side::create));
+                tokio::task::spawn_local(side.until_failed(Side::create));
             } else {
-                tokio::task::spawn_local(end.until_failed(Side::work));
+                tokio::task::spawn_local(side.until_failed(Side::work));
             }
         }
         if plan.rate.is_some() {
@@ -157,7 +157,7 @@ impl Side {
         match answer.status {
             200 if batch => {
                 let batch: Batch<'_> = parse(answer.body)?;
-                let missing = "no answer in the batch's";
+                let missing = "the response to the batch has no result for it";
                 let mut items = batch.results.into_iter();
                 for number in numbers {
                     match items.next() {
@@ -236,7 +236,7 @@ impl Side {
             status @ (429 | 503) => {
                 let why = said(status, answer.body);
                 self.core.borrow_mut().error(format!("claim refused: {why}"));
-                tokio::time::sleep(MOMENT).await;
+                tokio::time::sleep(SHED_PAUSE).await;
                 return Ok(());
             }
             status => {

@@ -39,11 +39,11 @@ pub struct Row {
     /// Acknowledged creates per second.
     pub creates_per_second: f64,
     pub seconds: f64,
-    /// From a create sent (or due) to its completion acknowledged.
+    /// From the moment a create was sent (or due) to the acknowledgement of the task's completion.
     pub completed_ms: Percentiles,
-    /// To its arrival at a worker.
+    /// From the same moment to the task's arrival at a worker.
     pub assigned_ms: Percentiles,
-    /// To its acknowledgement.
+    /// From the same moment to the acknowledgement of the create.
     pub created_ms: Percentiles,
     pub client_cpu_us_per_cycle: f64,
     pub server_cpu_us_per_cycle: Option<f64>,

@@ -16,8 +16,8 @@ use super::{Args, plan::Plan};
 /// Time for streams to end after the last response.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// One run on the current thread. Fails before the first task, or at the end if the ledger could
-/// not be written; other failures are in the row.
+/// One run on the current thread. Returns an error if the run fails before its first task, or if the ledger cannot be
+/// written; other failures are in the row.
 pub async fn run(args: &Args, ledger: &mut Option<Ledger>) -> anyhow::Result<Row> {
     let core = Core::new(Plan::new(args), ledger.take())?;
     let core = Rc::new(RefCell::new(core));

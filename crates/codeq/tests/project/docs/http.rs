@@ -64,7 +64,7 @@ fn kind(schema: &Value) -> String {
             let kinds: Vec<String> = choices.iter().map(kind).collect();
             let mut unique: Vec<&str> = Vec::new();
             for kind in kinds.iter().filter(|kind| !["", "null"].contains(&kind.as_str())) {
-                // An empty string stands for no time.
+                // An empty string means no time.
                 let known = unique.contains(&kind.as_str());
                 let empty = kind == "string" && unique.contains(&"time");
                 if !known && !empty {

@@ -48,7 +48,7 @@ pub struct Streams {
 type Shared<T> = Rc<RefCell<T>>;
 
 impl Streams {
-    /// Opens all streams and spawns their handlers. The returned future ends with the streams.
+    /// Opens all streams and spawns their handlers. The returned handlers end with the streams.
     pub async fn open(
         core: &Shared<Core>,
         addresses: &Addresses<'_>,
