@@ -6,13 +6,14 @@
 
 use std::sync::Arc;
 
-use codeq_core::names::{check_tenant, check_worker};
+use codeq_core::names::check_tenant;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::grants::{Grants, Kind, event_types, principal};
 use crate::principal::{EventTypes, Principal, is_subject};
 use crate::refusal::{AuthError, Reason, Refusal};
+use crate::settings::is_group;
 
 /// Tolerated clock skew of an issuer, in seconds.
 pub const SKEW_SECONDS: u64 = 60;
@@ -177,7 +178,9 @@ impl Claims {
     fn worker_group(&self) -> Result<Option<Arc<str>>, &'static str> {
         let Some(claim) = &self.worker_group.0 else { return Ok(None) };
         let group = claim.as_str().ok_or("workerGroup is not a string")?;
-        check_worker(group).map_err(|_| "workerGroup is empty, too long or not printable")?;
+        if !is_group(group) {
+            return Err("workerGroup is empty, too long or not printable");
+        }
         Ok(Some(Arc::from(group)))
     }
 }

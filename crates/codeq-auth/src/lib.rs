@@ -9,7 +9,7 @@ pub use bearer::{TOKEN_BYTES_MAX, bearer_token};
 pub use claims::SKEW_SECONDS;
 pub use principal::{ADMIN, EventTypes, OPERATOR, Principal, Role, Scope, Scopes, instance, shown};
 pub use refusal::{AuthError, Reason, Refusal};
-pub use settings::{AuthConfig, GROUP_BYTES_MAX, JwtConfig, Settings, StaticToken};
+pub use settings::{AuthConfig, GROUP_BYTES_MAX, JwtConfig, Settings, StaticToken, is_group};
 
 pub mod mask;
 

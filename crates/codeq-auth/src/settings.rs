@@ -4,12 +4,18 @@
 
 use std::fmt;
 
+use codeq_core::names::check_worker;
 use serde::{Deserialize, Serialize};
 
 use crate::mask;
 
 /// Longest name of a worker group, in bytes.
 pub const GROUP_BYTES_MAX: usize = 128;
+
+/// Whether the text can name a worker group.
+pub fn is_group(text: &str) -> bool {
+    check_worker(text).is_ok() && text.len() <= GROUP_BYTES_MAX
+}
 
 /// Token validation for both roles.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -76,7 +76,7 @@ pub use http::artifacts::{Download, NewArtifact, Submission};
 pub use http::events::{Event, Events, TaskEvent};
 pub use http::subscriptions::{DeliveryMode, NewSubscription, Subscribed, Subscription};
 pub use http::types::{
-    Artifact, Backup, BulkOptions, BulkRest, CancelTasks, CancelledTasks, ChangedSetting,
+    Artifact, Backup, BulkOptions, BulkProgress, CancelTasks, CancelledTasks, ChangedSetting,
     CleanedUp, History, Purged, Queue, QueueStats, Reloaded, Replay, ReplayFrom, Replayed, Search,
     Status, TaskChanges, TaskPage, TaskRecord, TaskResult, TaskState, Topic, TopicPolicy,
     Transition,

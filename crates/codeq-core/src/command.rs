@@ -104,7 +104,7 @@ pub struct Enqueue {
 /// A task to create.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct NewTask {
-    /// The kind of work, in the case the producer sent.
+    /// The kind of work, in the letter case that the producer used.
     pub command: Arc<str>,
     /// The producer's JSON text, byte for byte.
     pub payload: Bytes,

@@ -169,7 +169,7 @@ impl<K: Kv> Step<'_, K> {
             has_key: task.idempotency_key.is_some(),
             history: History::default(),
             run_at: task.run_at.unwrap_or(0),
-            made_at: self.now,
+            created_at_engine: self.now,
             max_run: task.max_run.unwrap_or(0),
             run_limit: 0,
             run_until: 0,

@@ -87,7 +87,7 @@ impl<K: Kv> Step<'_, K> {
         let Some(hash) = body.idempotency_key.map(|key| key_hash(tenant, key)) else {
             return Ok(());
         };
-        let until = row.made_at.saturating_add(IDEMPOTENCY_MS_MIN);
+        let until = row.created_at_engine.saturating_add(IDEMPOTENCY_MS_MIN);
         if until <= self.now {
             self.kv.delete(Table::Idempotency, hash);
         } else if let Some(mut known) = IdempotencyRow::load(self.kv, hash)? {

@@ -71,7 +71,7 @@ pub struct TaskRow {
     /// Never pending before this wall-clock time; 0 if not set. Since version 2.
     pub run_at: Millis,
     /// When it was created, by engine time. Since version 2.
-    pub made_at: Millis,
+    pub created_at_engine: Millis,
     /// Longest time that an attempt may run; 0 means its queue's policy decides. Since version 3.
     pub max_run: Millis,
     /// The limit of the running attempt: the task's own or else its queue's, as of the claim. 0 if it has none. Since
@@ -111,7 +111,7 @@ pub struct Finish {
 /// What the producer sent; written once. Borrowed on read, so that a claim does not copy the payload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BodyRow<'a> {
-    /// The command in the case the producer sent.
+    /// The command in the letter case that the producer used.
     pub command: &'a str,
     /// URL that receives the result.
     pub webhook: Option<&'a str>,
@@ -401,9 +401,9 @@ impl TaskRow {
     /// Decodes the row at `key`.
     pub fn decode(key: Key, bytes: &[u8]) -> Result<TaskRow, KvError> {
         let mut row: TaskRow = decode_grown(Table::Task, key, bytes, &Self::ADDED)?;
-        if row.made_at == 0 {
+        if row.created_at_engine == 0 {
             // Version 1 had a single clock.
-            row.made_at = row.created_at;
+            row.created_at_engine = row.created_at;
         }
         Ok(row)
     }

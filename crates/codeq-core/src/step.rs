@@ -351,7 +351,7 @@ impl<K: Kv> Step<'_, K> {
             to,
             event,
             at: self.moment(),
-            age: self.now.saturating_sub(row.made_at),
+            age: self.now.saturating_sub(row.created_at_engine),
             attempts: row.attempts,
         }));
         Ok(())

@@ -176,11 +176,11 @@ impl Policy {
         Err(Rejection::InvalidTopic { field: field.into() })
     }
 
-    /// Maps a requested priority to a tier: the nearest tier that is not above it, or else the lowest tier.
+    /// Maps a requested priority to a tier: the highest tier at or below it, or else the lowest tier.
     pub fn tier(&self, wanted: u8) -> u8 {
-        let not_above = self.priority_tiers.iter().copied().filter(|tier| *tier <= wanted).max();
+        let highest = self.priority_tiers.iter().copied().filter(|tier| *tier <= wanted).max();
         let lowest = self.priority_tiers.iter().copied().min();
-        not_above.or(lowest).unwrap_or(wanted).min(PRIORITY_MAX)
+        highest.or(lowest).unwrap_or(wanted).min(PRIORITY_MAX)
     }
 }
 

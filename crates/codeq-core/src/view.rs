@@ -20,7 +20,7 @@ pub struct Task {
     pub id: TaskId,
     /// The tenant that owns it.
     pub tenant: Arc<str>,
-    /// The command in the case the producer sent.
+    /// The command in the letter case that the producer used.
     pub command: Arc<str>,
     /// The payload, byte for byte.
     pub payload: Bytes,

@@ -14,7 +14,7 @@ use codeq_log::{FrameIndex, Log, NewLog};
 use codeq_store::SnapshotJob;
 
 use crate::engine::{Engine, entropy};
-use crate::error::{OpenError, Work};
+use crate::error::{DirectoryOperation, OpenError};
 use crate::incomplete;
 use crate::layout::{self, Manifest};
 use crate::lock::{lock, lock_source};
@@ -40,7 +40,7 @@ impl Engine {
     pub fn backup(&self, target: &Path) -> Result<Backup, OpenError> {
         self.checkpoint()?;
         empty_target(&*self.disk, target)?;
-        incomplete::begin(&*self.disk, target, Work::Backup)?;
+        incomplete::begin(&*self.disk, target, DirectoryOperation::Backup)?;
         let manifest = Manifest::new(self.shards(), entropy());
         // Start all jobs first, so that the shards are copied as of about the same moment.
         let jobs: Vec<_> = ShardId::all(self.shards())
@@ -125,7 +125,7 @@ fn load(disk: &dyn Disk, backup: &Path) -> Result<Manifest, OpenError> {
         return Ok(manifest);
     }
     Err(match incomplete::find(disk, backup)? {
-        Some(work) => OpenError::Unfinished { dir: backup.to_owned(), work },
+        Some(operation) => OpenError::Unfinished { dir: backup.to_owned(), operation },
         None => OpenError::Foreign {
             dir: backup.to_owned(),
             reason: "it has no MANIFEST, so it is not a complete backup".to_owned(),
@@ -146,7 +146,7 @@ fn copy(
         codeq_store::check(source, &layout::store_path(backup, number))?;
     }
     let manifest = Manifest::new(found.shards, log_id);
-    incomplete::begin(&**disk, dir, Work::Restore)?;
+    incomplete::begin(&**disk, dir, DirectoryOperation::Restore)?;
     let mut jobs = Vec::new();
     for number in ShardId::all(manifest.shards) {
         let (from, to) = (layout::store_path(backup, number), layout::store_path(dir, number));
@@ -170,9 +170,9 @@ fn copy(
 fn empty_target(disk: &dyn Disk, target: &Path) -> Result<(), OpenError> {
     disk.create_dir_all(target).map_err(OpenError::io("create", target))?;
     if Manifest::load(disk, target).is_ok_and(|manifest| manifest.is_none())
-        && let Some(work) = incomplete::find(disk, target)?
+        && let Some(operation) = incomplete::find(disk, target)?
     {
-        return Err(OpenError::Unfinished { dir: target.to_owned(), work });
+        return Err(OpenError::Unfinished { dir: target.to_owned(), operation });
     }
     let names = disk.list(target).map_err(OpenError::io("list", target))?;
     match names.iter().find(|name| !incomplete::is_allowed(name)) {

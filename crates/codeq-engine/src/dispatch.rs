@@ -101,7 +101,7 @@ impl Engine {
     }
 
     /// Drops the waiting claims of a mailbox that is no longer read.
-    pub fn gone(&self, mailbox: &Arc<dyn Mailbox>) {
+    pub fn mailbox_closed(&self, mailbox: &Arc<dyn Mailbox>) {
         self.forget(mailbox_client(mailbox));
     }
 

@@ -87,8 +87,8 @@ impl Driver for Threads {
         if threads.is_empty() {
             return;
         }
-        let outputs = &self.pipeline.status.outputs;
-        outputs.iter().for_each(|output| output.inbox.notify(Notice::Stop));
+        let shards = &self.pipeline.status.shards;
+        shards.iter().for_each(|shard| shard.inbox.notify(Notice::Stop));
         // The shards' threads are first in the list and end first; the commit thread serves them until then.
         let shard_threads = threads.len().saturating_sub(3);
         for thread in threads.drain(..shard_threads) {
@@ -113,7 +113,7 @@ fn start(
     let OpenedDir { log, shards, rebuilt, verified, .. } = opened;
     let status = Status::new(shards.len(), options.observer.clone());
     let handles: Vec<ShardHandle> =
-        shards.iter().zip(&status.outputs).map(|(shard, to)| ShardHandle::new(shard, to)).collect();
+        shards.iter().zip(&status.shards).map(|(shard, to)| ShardHandle::new(shard, to)).collect();
     // The log is purged up to the last but one checkpoint of every shard. Where those were is not stored, so nothing is
     // purged before the next checkpoints.
     let position = |shard: &Shard| FrameIndex(shard.data().read().store.position());

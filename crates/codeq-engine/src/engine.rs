@@ -16,7 +16,7 @@ use crate::options::Options;
 use crate::request::{Inbox, Inboxes, Notice};
 use crate::scrub::Scrub;
 use crate::shard::{Shard, ShardData};
-use crate::status::{ShardOutput, Status};
+use crate::status::{ShardChannels, Status};
 
 /// A running engine.
 pub struct Engine {
@@ -41,11 +41,11 @@ pub(crate) struct ShardHandle {
 }
 
 impl ShardHandle {
-    pub fn new(shard: &Shard, output: &ShardOutput) -> ShardHandle {
+    pub fn new(shard: &Shard, channels: &ShardChannels) -> ShardHandle {
         ShardHandle {
-            inbox: Arc::clone(&output.inbox),
+            inbox: Arc::clone(&channels.inbox),
             data: Arc::clone(shard.data()),
-            durable: output.durable.subscribe(),
+            durable: channels.durable.subscribe(),
             waiting_claims: Arc::clone(shard.waiting()),
         }
     }
@@ -150,7 +150,7 @@ impl Engine {
 
     /// Number of clients that wait for a task to finish.
     pub fn result_waiters(&self) -> usize {
-        self.status.outputs.iter().map(|output| output.waiters.len()).sum()
+        self.status.shards.iter().map(|shard| shard.waiters.len()).sum()
     }
 
     /// Checkpoints every store, so that it contains everything acknowledged so far.

@@ -104,15 +104,15 @@ pub enum OpenError {
     },
     /// A backup or a restore was interrupted here.
     #[error(
-        "{} holds an unfinished {work}, which was interrupted before it was complete; nothing was changed: \
-         remove the directory and run the {work} again",
+        "{} holds an unfinished {operation}, which was interrupted before it was complete; nothing was changed: \
+         remove the directory and run the {operation} again",
         dir.display()
     )]
     Unfinished {
         /// The directory.
         dir: PathBuf,
         /// The interrupted operation.
-        work: Work,
+        operation: DirectoryOperation,
     },
     /// The target of a backup or restore is not empty.
     #[error("{} is not empty: it holds '{name}'; choose an empty directory", dir.display())]
@@ -197,7 +197,7 @@ impl OpenError {
 
 /// An operation that creates a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Work {
+pub enum DirectoryOperation {
     /// The first start in an empty directory.
     Creation,
     /// `codeq backup`.
@@ -206,16 +206,17 @@ pub enum Work {
     Restore,
 }
 
-impl Work {
-    pub(crate) const ALL: [Work; 3] = [Work::Creation, Work::Backup, Work::Restore];
+impl DirectoryOperation {
+    pub(crate) const ALL: [DirectoryOperation; 3] =
+        [DirectoryOperation::Creation, DirectoryOperation::Backup, DirectoryOperation::Restore];
 }
 
-impl fmt::Display for Work {
+impl fmt::Display for DirectoryOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Work::Creation => "creation",
-            Work::Backup => "backup",
-            Work::Restore => "restore",
+            DirectoryOperation::Creation => "creation",
+            DirectoryOperation::Backup => "backup",
+            DirectoryOperation::Restore => "restore",
         })
     }
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use codeq_disk::Disk;
 
-use crate::error::{OpenError, Work};
+use crate::error::{DirectoryOperation, OpenError};
 use crate::layout;
 
 const NAME: &str = "INCOMPLETE";
@@ -27,9 +27,13 @@ fn path(dir: &Path) -> PathBuf {
 }
 
 /// Creates and marks the directory, which must be empty or missing.
-pub(crate) fn begin(disk: &dyn Disk, dir: &Path, work: Work) -> Result<(), OpenError> {
+pub(crate) fn begin(
+    disk: &dyn Disk,
+    dir: &Path,
+    operation: DirectoryOperation,
+) -> Result<(), OpenError> {
     disk.create_dir_all(dir).map_err(OpenError::io("create", dir))?;
-    let text = format!("unfinished {work}\n");
+    let text = format!("unfinished {operation}\n");
     layout::replace(disk, dir, UNFINISHED, NAME, &text)?;
     if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         disk.sync_dir(parent).map_err(OpenError::io("sync", parent))?;
@@ -48,18 +52,20 @@ pub(crate) fn end(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
 }
 
 /// The mark of a directory, if it has one.
-pub(crate) fn find(disk: &dyn Disk, dir: &Path) -> Result<Option<Work>, OpenError> {
+pub(crate) fn find(disk: &dyn Disk, dir: &Path) -> Result<Option<DirectoryOperation>, OpenError> {
     let path = path(dir);
     if !disk.exists(&path).map_err(OpenError::io("look for", &path))? {
         return Ok(None);
     }
     let text = layout::read(disk, &path).map_err(OpenError::io("read", &path))?;
-    let work = Work::ALL.into_iter().find(|work| text == format!("unfinished {work}\n"));
+    let operation = DirectoryOperation::ALL
+        .into_iter()
+        .find(|operation| text == format!("unfinished {operation}\n"));
     let damaged = || OpenError::Foreign {
         dir: dir.to_owned(),
         reason: format!("its file {NAME} is damaged: remove the directory, or choose another"),
     };
-    work.map(Some).ok_or_else(damaged)
+    operation.map(Some).ok_or_else(damaged)
 }
 
 /// Why a directory without MANIFEST cannot be used; `None` if it is empty.
@@ -68,8 +74,8 @@ pub fn refusal(disk: &dyn Disk, dir: &Path) -> Result<Option<OpenError>, OpenErr
     if !disk.exists(dir).map_err(OpenError::io("look for", dir))? {
         return Ok(None);
     }
-    if let Some(work) = find(disk, dir)? {
-        return Ok(Some(OpenError::Unfinished { dir: dir.to_owned(), work }));
+    if let Some(operation) = find(disk, dir)? {
+        return Ok(Some(OpenError::Unfinished { dir: dir.to_owned(), operation }));
     }
     let names = disk.list(dir).map_err(OpenError::io("list", dir))?;
     let held = names.iter().find(|name| !is_allowed(name));

@@ -173,7 +173,7 @@ fn whatever_is_offered_is_logged_and_answered() {
             assert!(answer.try_recv().is_ok(), "an answer");
         }
         assert!(
-            pipeline.status.outputs.iter().all(|output| *output.durable.borrow() == Batch(GROUPS))
+            pipeline.status.shards.iter().all(|shard| *shard.durable.borrow() == Batch(GROUPS))
         );
         drop(pipeline);
         let log = Log::open(Arc::new(RealDisk), &path, LOG).unwrap();

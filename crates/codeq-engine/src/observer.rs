@@ -34,7 +34,7 @@ pub trait Observer: Send + Sync + 'static {
 
     /// The log or a checkpoint is short of a resource and will retry; `None` once the shortage is over. Meanwhile,
     /// writes may still succeed with what was reserved before.
-    fn short(&self, why: Option<&str>) {
+    fn shortage(&self, why: Option<&str>) {
         let _ = why;
     }
 

@@ -18,7 +18,8 @@ pub const WAKE_DURING_SYNC_AT: usize = 64;
 pub const WAKE_DURING_SYNC_POSTED_AT: usize = 16;
 /// A shard's inbox accepts no more once the commands waiting in it have more bytes than this.
 pub const INBOX_BYTES_MAX: usize = 64 << 20;
-/// The same for enqueues: none are accepted once those that wait have more bytes than this.
+/// Maximum bytes of the enqueues among them. Larger ones are accepted only while no enqueues wait. Unlike the limit
+/// above, this one counts what arrives, so that large enqueues do not take the room of workers' requests.
 pub const ENQUEUES_BYTES_MAX: usize = INBOX_BYTES_MAX / 4 * 3;
 /// Maximum bytes of commands applied under one lock, except for a single larger command.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;

@@ -76,7 +76,7 @@ impl Pipeline {
     ) -> Pipeline {
         status.room.store(committer.log.room(), Ordering::Release);
         let state = State {
-            open: status.outputs.iter().map(|_| Group::default()).collect(),
+            open: status.shards.iter().map(|_| Group::default()).collect(),
             positions,
             barriers: Vec::new(),
             prepared: None,
@@ -106,7 +106,7 @@ impl Pipeline {
             let mut committer = self.committer.lock();
             if committer.round(self) == Round::Stop {
                 committer.close(self);
-                self.status.outputs.iter().for_each(|output| output.waiters.close());
+                self.status.shards.iter().for_each(|shard| shard.waiters.close());
                 return;
             }
             retry_at = committer.retry_at;

@@ -65,8 +65,8 @@ impl Engine {
     /// that you do not miss it if it finishes in between. Dropping the future ends the wait.
     pub async fn finished(&self, tenant: &Arc<str>, id: TaskId) -> Result<(), EngineError> {
         let shard = usize::from(id.shard(self.shards()));
-        let output = self.status.outputs.get(shard).ok_or(EngineError::Closed)?;
-        output.waiters.wait(tenant, id.seq())?.woken().await;
+        let channels = self.status.shards.get(shard).ok_or(EngineError::Closed)?;
+        channels.waiters.wait(tenant, id.seq())?.woken().await;
         Ok(())
     }
 
@@ -263,7 +263,8 @@ fn add(sum: &mut QueueStats, stats: &QueueStats) {
     to.live_bytes += from.live_bytes;
     to.stored_bytes += from.stored_bytes;
     sum.paused |= stats.paused;
-    sum.oldest_ready_at = sum.oldest_ready_at.into_iter().chain(stats.oldest_ready_at).min();
+    sum.oldest_ready_created_at =
+        sum.oldest_ready_created_at.into_iter().chain(stats.oldest_ready_created_at).min();
     if let (Some(to), Some(from)) = (&mut sum.topic, &stats.topic) {
         to.policy.max_consumers += from.policy.max_consumers;
     }

@@ -9,7 +9,7 @@ use codeq_disk::{Disk, SharedDisk};
 use codeq_log::{FrameIndex, Log, LogError, NewLog};
 use codeq_store::{Store, StoreError};
 
-use crate::error::{OpenError, Work};
+use crate::error::{DirectoryOperation, OpenError};
 use crate::incomplete;
 use crate::install;
 use crate::layout::{self, FORMAT, Manifest};
@@ -253,9 +253,9 @@ fn create_stores(
         return Err(OpenError::Foreign { dir: dir.to_owned(), reason });
     }
     match incomplete::refusal(&**disk, dir)? {
-        None => incomplete::begin(&**disk, dir, Work::Creation)?,
+        None => incomplete::begin(&**disk, dir, DirectoryOperation::Creation)?,
         // The interrupted creation never answered anybody: start over.
-        Some(OpenError::Unfinished { work: Work::Creation, .. }) => {
+        Some(OpenError::Unfinished { operation: DirectoryOperation::Creation, .. }) => {
             incomplete::clear(&**disk, dir)?
         }
         Some(refusal) => return Err(refusal),

@@ -31,7 +31,7 @@ use crate::options::{GROUP_MAX, Options};
 use crate::request::{Inbox, Notice, ReplyTo, Request};
 use crate::scrub::Scrub;
 use crate::shard::Shard;
-use crate::status::{ShardOutput, Status};
+use crate::status::{ShardChannels, Status};
 
 /// Number of entries whose digests are kept, to be compared with the leader's. With each entry, a leader sends the digests
 /// as of the entry that it applied last, so only its entries in flight lie between the two.
@@ -108,12 +108,12 @@ impl Replica {
         arrived: &Arc<Notify>,
     ) -> Replica {
         let status = Status::notifying(shards.len(), options.observer.clone(), arrived);
-        let shard = |(mut shard, output): (Shard, &ShardOutput)| {
+        let shard = |(mut shard, channels): (Shard, &ShardChannels)| {
             shard.keep_digest();
-            ReplicaShard { shard, inbox: Arc::clone(&output.inbox), sweeping: false }
+            ReplicaShard { shard, inbox: Arc::clone(&channels.inbox), sweeping: false }
         };
         Replica {
-            shards: shards.into_iter().zip(&status.outputs).map(shard).collect(),
+            shards: shards.into_iter().zip(&status.shards).map(shard).collect(),
             status,
             group_bytes_max: options.group_bytes_max(),
             proposed: VecDeque::new(),
@@ -133,9 +133,9 @@ impl Replica {
         (disk, options, seed): (SharedDisk, Options, u64),
         damaged: impl FnOnce(&EngineError) + Send + 'static,
     ) -> std::io::Result<Engine> {
-        let outputs = self.shards.iter().zip(&self.status.outputs);
+        let shards = self.shards.iter().zip(&self.status.shards);
         let handles: Vec<ShardHandle> =
-            outputs.map(|(it, output)| ShardHandle::new(&it.shard, output)).collect();
+            shards.map(|(it, channels)| ShardHandle::new(&it.shard, channels)).collect();
         let stores = handles.iter().map(|handle| Arc::clone(&handle.data)).collect();
         let status = Arc::clone(&self.status);
         let scrub = Scrub::start(stores, Arc::clone(&status), &options, false, damaged)?;
@@ -186,7 +186,7 @@ impl Replica {
             it.sweeping = false;
         }
         // A task that a client waits for may be finished in the new rows.
-        self.status.outputs.iter().for_each(|output| output.waiters.wake_all());
+        self.status.shards.iter().for_each(|shard| shard.waiters.wake_all());
         self.applied = applied;
         self.digests.clear();
     }
@@ -349,8 +349,8 @@ impl Replica {
                 _ => it.shard.replay_committed(index, record)?,
             }
             let give_back = it.shard.group.release();
-            if let Some(output) = self.status.outputs.get(usize::from(*number)) {
-                output.waiters.committed(&it.shard.group.effects);
+            if let Some(channels) = self.status.shards.get(usize::from(*number)) {
+                channels.waiters.committed(&it.shard.group.effects);
             }
             observe(*number, &it.shard.group.effects);
             it.shard.group.clear();

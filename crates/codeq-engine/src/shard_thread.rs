@@ -48,8 +48,6 @@ pub struct ShardThread {
 pub struct CheckpointState {
     /// A job is in progress.
     pub running: bool,
-    /// The last frame that the running job covers.
-    pub position: FrameIndex,
     /// Bytes that had been appended to the log when the last checkpoint began.
     pub log_bytes: u64,
     /// When to retry after a full disk or a lack of file descriptors.
@@ -281,7 +279,6 @@ impl ShardThread {
         };
         if !frozen {
             // A retry writes what was frozen before; callers that wait now need the next checkpoint.
-            self.checkpoint.position = position;
             self.checkpoint.awaited.append(&mut self.checkpoint.wanted);
         }
         self.checkpoint.running = true;
@@ -322,7 +319,7 @@ impl ShardThread {
         if before != short
             && let Some(observer) = &self.options.observer.0
         {
-            observer.short(why);
+            observer.shortage(why);
         }
     }
 

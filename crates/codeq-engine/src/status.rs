@@ -17,7 +17,7 @@ use crate::std_or_shuttle::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What callers see of an engine.
 pub struct Status {
-    pub(crate) outputs: Vec<ShardOutput>,
+    pub(crate) shards: Vec<ShardChannels>,
     pub(crate) observer: SharedObserver,
     failed: AtomicBool,
     error: Mutex<Option<EngineError>>,
@@ -38,7 +38,7 @@ pub struct Status {
 }
 
 /// What callers see of a shard, and how they reach it.
-pub(crate) struct ShardOutput {
+pub(crate) struct ShardChannels {
     pub inbox: Arc<Inbox>,
     /// Number of the last durable batch.
     pub durable: watch::Sender<Batch>,
@@ -62,13 +62,13 @@ impl Status {
     }
 
     fn with_inboxes(inboxes: impl Iterator<Item = Inbox>, observer: SharedObserver) -> Arc<Status> {
-        let output = |inbox| ShardOutput {
+        let channels = |inbox| ShardChannels {
             inbox: Arc::new(inbox),
             durable: watch::Sender::new(Batch(0)),
             waiters: ResultWaiters::default(),
         };
         Arc::new(Status {
-            outputs: inboxes.map(output).collect(),
+            shards: inboxes.map(channels).collect(),
             observer,
             failed: AtomicBool::new(false),
             error: Mutex::default(),
@@ -84,13 +84,13 @@ impl Status {
 
     /// The inboxes of all shards.
     pub(crate) fn inboxes(&self) -> Inboxes {
-        self.outputs.iter().map(|output| Arc::clone(&output.inbox)).collect()
+        self.shards.iter().map(|shard| Arc::clone(&shard.inbox)).collect()
     }
 
     /// Passes a request to a shard. If the shard refuses it, the answer says so.
     pub fn push(&self, shard: ShardId, request: Request) {
-        match self.outputs.get(usize::from(shard)) {
-            Some(output) => output.inbox.push(request),
+        match self.shards.get(usize::from(shard)) {
+            Some(channels) => channels.inbox.push(request),
             None => request.refuse(EngineError::Closed),
         }
     }
@@ -100,7 +100,7 @@ impl Status {
         if self.short.swap(why.is_some(), Ordering::AcqRel) != why.is_some()
             && let Some(observer) = &self.observer.0
         {
-            observer.short(why);
+            observer.shortage(why);
         }
     }
 
@@ -141,11 +141,11 @@ impl Status {
 
     /// Answers whatever waits in the inboxes, and ends all waits.
     pub fn close(&self, error: &EngineError) {
-        for output in &self.outputs {
-            output.inbox.close(error);
+        for shard in &self.shards {
+            shard.inbox.close(error);
             // Readers that wait for a batch which will never be durable check again, and see the failure.
-            output.durable.send_replace(Batch(u64::MAX));
-            output.waiters.close();
+            shard.durable.send_replace(Batch(u64::MAX));
+            shard.waiters.close();
         }
     }
 

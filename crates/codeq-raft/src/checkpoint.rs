@@ -64,7 +64,7 @@ impl Storage {
         let _files = self.store_files.lock().await;
         let written = self.write_rows().await;
         let short = written.as_ref().err().filter(|error| error.is_retryable());
-        *self.checkpoint_short.lock() = short.and_then(CheckpointError::shortage);
+        *self.checkpoint_shortage.lock() = short.and_then(CheckpointError::shortage);
         self.report_shortage(short.map(ToString::to_string).as_deref());
         if let Err(error) = &written
             && !error.is_retryable()
@@ -125,7 +125,7 @@ impl Storage {
 
     /// What the last checkpoint lacked, if the rows that it should have written fill the memory.
     pub fn memory_is_full(&self) -> Option<EngineError> {
-        let short = self.checkpoint_short.lock().clone();
+        let short = self.checkpoint_shortage.lock().clone();
         short.filter(|_| self.unwritten_bytes() >= self.options.memtable_bytes.saturating_mul(2))
     }
 

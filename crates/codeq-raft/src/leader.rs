@@ -243,8 +243,8 @@ impl Shared {
                 records: gathered.records,
                 digests: Some(digests),
             };
+            // Openraft has stopped: `run` answers with the reason.
             let Ok(written) = raft.client_write_ff(proposal).await else {
-                self.storage.rows.lock().replica.end_proposal(number, &EngineError::Unknown);
                 return Duration::MAX;
             };
             let (node, raft) = (Arc::clone(self), raft.clone());

@@ -84,7 +84,7 @@ impl Storage {
     /// Reports that the log or a checkpoint lacks something, or that neither does any more.
     pub fn report_shortage(&self, why: Option<&str>) {
         if why.is_some()
-            || (self.refusal.lock().is_none() && self.checkpoint_short.lock().is_none())
+            || (self.refusal.lock().is_none() && self.checkpoint_shortage.lock().is_none())
         {
             self.status.set_short(why);
         }

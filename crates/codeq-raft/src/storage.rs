@@ -55,7 +55,7 @@ pub(crate) struct Storage {
     /// A checkpoint was begun in the background and is not finished, or it failed a moment ago.
     pub checkpointing: AtomicBool,
     /// What the last checkpoint lacked.
-    pub checkpoint_short: Mutex<Option<EngineError>>,
+    pub checkpoint_shortage: Mutex<Option<EngineError>>,
     /// Held while a segment of the log is prepared.
     pub preparing: Arc<AsyncMutex<()>>,
     /// Why the last segment could not be prepared.
@@ -148,7 +148,7 @@ impl Storage {
             rows: Mutex::new(rows),
             store_files: AsyncMutex::default(),
             checkpointing: AtomicBool::new(false),
-            checkpoint_short: Mutex::default(),
+            checkpoint_shortage: Mutex::default(),
             preparing: Arc::default(),
             refusal: Mutex::default(),
             applied: Arc::new(AppliedIndex::new(applied.map(|id| id.index))),

@@ -60,7 +60,7 @@ impl Descriptors {
     }
 
     /// A warning for the operator, if clients get fewer connections than configured.
-    pub fn note(&self, config: &Config) -> Option<String> {
+    pub fn warning(&self, config: &Config) -> Option<String> {
         let wanted = config.http.max_connections;
         (self.connections < wanted).then(|| {
             format!(
@@ -81,7 +81,7 @@ pub fn raise(config: &Config) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = maximum.map_or(needed, |maximum| maximum.min(needed));
     if current.is_some_and(|current| current < wanted) {
-        // If refused, there are fewer connections, and `note` says so.
+        // If refused, there are fewer connections, and `warning` says so.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
     }
 }
@@ -112,7 +112,7 @@ mod tests {
         ] {
             let shared = Descriptors::of(limit, &config, 1);
             assert_eq!(shared, Descriptors { limit, connections, calls, lookups });
-            assert_eq!(shared.note(&config).is_some(), connections < 16_384, "{limit}");
+            assert_eq!(shared.warning(&config).is_some(), connections < 16_384, "{limit}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! What clients know: every operation they requested, and its outcome.
 //!
-//! The history checkers read nothing else. A ledger can be stored as text, one JSON line per operation ([`Line`]).
+//! The history checkers read nothing else. A ledger is printed as text, one JSON line per operation ([`Line`]).
 //! `codeq-crash` has ledger files of its own, whose entries use the types of this module. An operation that was never
 //! answered is [`Outcome::Unknown`]: it may have happened at any time since it was requested, or never.
 
@@ -293,16 +293,6 @@ pub struct Ledger {
     pub end: Option<Final>,
 }
 
-/// A line could not be parsed.
-#[derive(Debug, thiserror::Error)]
-#[error("ledger line {number}: {reason}")]
-pub struct BadLine {
-    /// Line number, from 1.
-    pub number: usize,
-    /// Why it could not be parsed.
-    pub reason: String,
-}
-
 impl Line {
     /// The line as text, without its end.
     pub fn to_text(&self) -> String {
@@ -340,20 +330,6 @@ impl Answer {
     }
 }
 
-impl Ledger {
-    /// Parses lines; ignores an incomplete last line, whose writer died.
-    pub fn parse(text: &str) -> Result<Ledger, BadLine> {
-        let mut lines = Vec::new();
-        let whole = text.rfind('\n').map_or("", |end| text.get(..end).unwrap_or(""));
-        for (number, line) in (1..).zip(whole.lines()) {
-            let line = serde_json::from_str(line)
-                .map_err(|error| BadLine { number, reason: error.to_string() })?;
-            lines.push(line);
-        }
-        Ok(Ledger { lines, end: None })
-    }
-}
-
 mod id_text {
     use codeq_core::id::TaskId;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -364,29 +340,5 @@ mod id_text {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<TaskId, D::Error> {
         String::deserialize(from)?.parse().map_err(D::Error::custom)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use codeq_core::keys::Seq;
-
-    use super::*;
-
-    #[test]
-    fn lines_come_back_and_a_cut_one_is_left_out() {
-        let line = Line {
-            invoked: 1,
-            done: 2,
-            op: Op::Submit(
-                Ref { tenant: "t".into(), worker: "w".into(), id: TaskId::new(Seq(7), 9) },
-                digest(b"{}"),
-            ),
-            outcome: Outcome::Refused { at: 5, code: "not-owner".into() },
-        };
-        let text = format!("{0}\n{0}\n{1}", line.to_text(), &line.to_text()[..10]);
-        let ledger = Ledger::parse(&text).unwrap();
-        assert_eq!(ledger.lines, [line.clone(), line]);
-        assert_eq!(Ledger::parse("{}\n").unwrap_err().number, 1);
     }
 }

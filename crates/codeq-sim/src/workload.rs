@@ -244,7 +244,7 @@ impl Workload {
             Act::Reschedule => self.reschedule(wall)?,
             Act::Replay => self.replay(wall)?,
             Act::Purge => {
-                let (tenant, command) = (self.tenant(), self.kind());
+                let (tenant, command) = (self.tenant(), self.command_name());
                 let work = match self.rng.below(6) {
                     0..=2 => BulkWork::PurgeDead { command },
                     3..=4 => BulkWork::PurgeWaiting { command },
@@ -254,7 +254,7 @@ impl Workload {
                 self.bulk(tenant, work, wall, take)
             }
             Act::Pause => {
-                let (tenant, command) = (self.tenant(), self.kind());
+                let (tenant, command) = (self.tenant(), self.command_name());
                 Command::Pause(Pause { tenant, command, paused: self.rng.chance(35) })
             }
             Act::Topic => self.topic(),
@@ -274,7 +274,7 @@ impl Workload {
         self.rng.pick(&self.plan.tenants).cloned().unwrap_or_else(|| "a".into())
     }
 
-    fn kind(&mut self) -> Arc<str> {
+    fn command_name(&mut self) -> Arc<str> {
         self.rng.pick(&self.plan.commands).cloned().unwrap_or_else(|| "work".into())
     }
 
@@ -289,7 +289,7 @@ impl Workload {
         let text =
             format!("{{\"of\":\"{tenant}\",\"n\":{},\"pad\":\"{}\"}}", self.sent, "x".repeat(size));
         NewTask {
-            command: self.kind(),
+            command: self.command_name(),
             payload: Bytes::from(text),
             priority: match self.rng.below(3) {
                 0 => self.rng.between(0, 9) as i32,
@@ -357,7 +357,7 @@ impl Workload {
         let from = match act {
             Act::ClaimWide if self.rng.chance(50) => Selector::Any,
             Act::ClaimWide => Selector::Commands(self.plan.commands.clone()),
-            _ => Selector::Commands(vec![self.kind()]),
+            _ => Selector::Commands(vec![self.command_name()]),
         };
         let (tenant, worker) = (self.tenant(), self.worker());
         let lease = self.rng.between(LEASE_MS_MIN, self.plan.lease).min(LEASE_MS_MAX);
@@ -433,7 +433,7 @@ impl Workload {
             let target = ReplayTarget::One(id);
             return Some(Command::Replay(Replay { tenant, target, by }));
         }
-        let command = self.kind();
+        let command = self.command_name();
         let from = match self.rng.below(3) {
             0 => ReplayFrom::DeadLetters,
             1 => ReplayFrom::Failed,
@@ -459,7 +459,7 @@ impl Workload {
     }
 
     fn topic(&mut self) -> Command {
-        let (tenant, name) = (self.tenant(), self.kind());
+        let (tenant, name) = (self.tenant(), self.command_name());
         if self.rng.chance(30) {
             return Command::DeleteTopic(DeleteTopic { tenant, name });
         }

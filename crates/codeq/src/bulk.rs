@@ -1,6 +1,6 @@
 //! What purge, replay and cancel share: which tasks, and the work in slices.
 
-use codeq_client::{BulkOptions, BulkRest, Error, Purged};
+use codeq_client::{BulkOptions, BulkProgress, Error, Purged};
 use serde::Serialize;
 
 use crate::cli::{About, Confirm, Done, Output, Progress, Show, moment};
@@ -32,7 +32,7 @@ pub const SLICE: u64 = 1_000;
 pub struct Slice {
     pub done: u64,
     pub remaining: u64,
-    pub rest: BulkRest,
+    pub progress: BulkProgress,
 }
 
 /// The outcome of all requests.
@@ -116,8 +116,8 @@ impl Purge {
         let Purge { queue, which, confirm } = self;
         confirm.ask(what, queue)?;
         run(out, which, confirm.dry_run, (queue, "purged"), async |options| {
-            let Purged { purged: done, remaining, rest, .. } = purge(options).await?;
-            Ok(Slice { done, remaining, rest })
+            let Purged { purged: done, remaining, progress, .. } = purge(options).await?;
+            Ok(Slice { done, remaining, progress })
         })
         .await
     }
@@ -141,9 +141,9 @@ pub async fn run(
     loop {
         options.limit = u32::try_from(limit.saturating_sub(total.so_far()).min(SLICE)).ok();
         let done = slice(options.clone()).await.about(&format!("queue {queue}"))?;
-        total.add(if dry_run { done.rest.matched.unwrap_or_default() } else { done.done });
+        total.add(if dry_run { done.progress.matched.unwrap_or_default() } else { done.done });
         total.remaining = done.remaining;
-        options.cursor = done.rest.next_cursor;
+        options.cursor = done.progress.next_cursor;
         if options.cursor.is_none() || total.so_far() >= limit {
             break;
         }

@@ -239,9 +239,9 @@ fn summary(loaded: &Loaded) -> String {
     for (name, value) in lines {
         text.push_str(&format!("{name:>11}: {value}\n"));
     }
-    let descriptors = codeq_server::descriptors::Descriptors::possible(config).note(config);
-    for note in config.notes().into_iter().chain(descriptors) {
-        text.push_str(&format!("note: {note}\n"));
+    let descriptors = codeq_server::descriptors::Descriptors::possible(config).warning(config);
+    for warning in config.warnings().into_iter().chain(descriptors) {
+        text.push_str(&format!("warning: {warning}\n"));
     }
     text
 }
@@ -308,15 +308,15 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_shows_addresses_tokens_and_notes() {
+    fn the_summary_shows_addresses_tokens_and_warnings() {
         let flags = Flags { durability: Some(Durability::Os), ..Flags::default() };
         let text = summary(&load(None, std::iter::empty(), &flags).unwrap());
         assert_eq!(
             text,
             "ok: no file\n listens on: http://127.0.0.1:8080\n    data in: codeq-data\n  producers: 0 \
-             issuer(s), 0 fixed token(s)\n    workers: 0 issuer(s), 0 fixed token(s)\nnote: \
-             durability is 'os': a power cut loses writes that were acknowledged\nnote: producerAuth has no jwt and no \
-             staticTokens: nobody can enqueue\nnote: workerAuth has no jwt and no staticTokens: nobody \
+             issuer(s), 0 fixed token(s)\n    workers: 0 issuer(s), 0 fixed token(s)\nwarning: \
+             durability is 'os': a power cut loses writes that were acknowledged\nwarning: producerAuth has no jwt and no \
+             staticTokens: nobody can enqueue\nwarning: workerAuth has no jwt and no staticTokens: nobody \
              can claim\n"
         );
     }

@@ -63,7 +63,7 @@ Examples:
         #[arg(required = true, value_name = "QUEUE")]
         queues: Vec<String>,
     },
-    /// Cancel the waiting and delayed tasks of a queue.
+    /// Cancel the ready and delayed tasks of a queue.
     #[command(after_help = "\
 Running tasks continue. Asks for the queue's name unless --yes is given.
 
@@ -268,7 +268,7 @@ pub fn run(noun: Noun<Verb>, top: &Connection) -> ExitCode {
         Verb::Resume { queues } => resume(&session, &queues).await,
         Verb::Purge(purge) => {
             find(&session, &purge.queue).await?;
-            let what = format!("cancel the waiting and delayed tasks of queue {}", purge.queue);
+            let what = format!("cancel the ready and delayed tasks of queue {}", purge.queue);
             purge
                 .run(&session.out, &what, async |options| {
                     session.http.purge_queue(&purge.queue, &options).await

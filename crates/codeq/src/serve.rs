@@ -56,8 +56,8 @@ fn serve(args: &Args, config: Config) -> anyhow::Result<()> {
     };
     let layers = args.layers.clone();
     let source: Source = Arc::new(move || layers.load().map(|loaded| loaded.config));
-    for note in config.notes() {
-        say("WARN", "codeq::config", &note);
+    for warning in config.warnings() {
+        say("WARN", "codeq::config", &warning);
     }
     run_server(config, Some(source), |server| {
         let ready_ms = server.ready_after().as_millis();

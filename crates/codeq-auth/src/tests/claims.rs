@@ -275,7 +275,10 @@ async fn event_types_and_groups_are_read() {
     }
     let group = fixture.with("workerGroup", json!("gpu")).await.worker_group;
     assert_eq!(group.as_deref(), Some("gpu"));
-    for wrong in [json!(""), json!(1), json!(null), json!(["gpu"]), json!("x".repeat(257))] {
+    let longest = "x".repeat(128);
+    let group = fixture.with("workerGroup", json!(longest)).await.worker_group;
+    assert_eq!(group.as_deref(), Some(&*longest));
+    for wrong in [json!(""), json!(1), json!(null), json!(["gpu"]), json!("x".repeat(129))] {
         assert_invalid(&fixture.ask("workerGroup", Some(wrong.clone())).await, &wrong.to_string());
     }
 }

@@ -40,12 +40,12 @@ impl HttpClient {
 
     /// Waits for the result, or returns [`Error::Timeout`] after `timeout`. Retries while the server is unavailable.
     pub async fn wait_result(&self, id: &str, timeout: Duration) -> Result<TaskResult, Error> {
-        self.wait_result_noting(id, timeout, |_| ()).await
+        self.wait_result_with(id, timeout, |_| ()).await
     }
 
     /// Same as [`HttpClient::wait_result`], and calls `note` before every retry: with the error of the request, or with
     /// `None` if the server answered that there is no result yet.
-    pub async fn wait_result_noting(
+    pub async fn wait_result_with(
         &self,
         id: &str,
         timeout: Duration,

@@ -342,7 +342,7 @@ pub struct BulkOptions {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
-pub struct BulkRest {
+pub struct BulkProgress {
     /// In a dry run, the number of tasks that match.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub matched: Option<u64>,
@@ -392,7 +392,7 @@ pub struct Purged {
     pub remaining: u64,
     /// What every bulk call says.
     #[serde(flatten)]
-    pub rest: BulkRest,
+    pub progress: BulkProgress,
 }
 
 /// A finished backup.
@@ -446,7 +446,7 @@ pub struct Replayed {
     pub remaining: u64,
     /// What every bulk call says.
     #[serde(flatten)]
-    pub rest: BulkRest,
+    pub progress: BulkProgress,
 }
 
 /// Selects the tasks of a queue to cancel. By default all pending and delayed tasks, up to a thousand per call.
@@ -474,7 +474,7 @@ pub struct CancelledTasks {
     pub remaining: u64,
     /// What every bulk call says.
     #[serde(flatten)]
-    pub rest: BulkRest,
+    pub progress: BulkProgress,
 }
 
 /// What to change about a waiting task. Fields that are not set stay as they are.
@@ -496,7 +496,7 @@ pub struct TaskChanges {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TopicPolicy {
-    /// Allowed priorities. A task gets the nearest tier that is not above its priority, or else the lowest tier.
+    /// Allowed priorities. A task gets the highest tier at or below its priority, or else the lowest tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_tiers: Option<Vec<u8>>,
     /// Default and upper limit for the attempts of new tasks.
@@ -558,5 +558,5 @@ pub struct CleanedUp {
     pub limit: u64,
     /// What every bulk call says.
     #[serde(flatten)]
-    pub rest: BulkRest,
+    pub progress: BulkProgress,
 }

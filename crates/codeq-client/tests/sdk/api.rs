@@ -148,10 +148,10 @@ async fn queues_are_paused_resumed_and_purged() {
     }
     let mut some = BulkOptions { limit: Some(2), dry_run: true, ..BulkOptions::default() };
     let dry = http.purge_queue(name, &some).await.unwrap();
-    assert_eq!((dry.purged, dry.rest.matched, dry.remaining), (0, Some(2), 3));
+    assert_eq!((dry.purged, dry.progress.matched, dry.remaining), (0, Some(2), 3));
     some.dry_run = false;
     let purged = http.purge_queue(name, &some).await.unwrap();
-    assert_eq!((purged.purged, purged.rest.matched, purged.remaining), (2, None, 1));
+    assert_eq!((purged.purged, purged.progress.matched, purged.remaining), (2, None, 1));
     assert_eq!(http.queue(name).await.unwrap().ready, 1);
     server.end().await;
 }
@@ -176,7 +176,7 @@ async fn dead_letters_are_listed_replayed_and_purged() {
     let dry_run =
         Replay { options: BulkOptions { dry_run: true, ..options.clone() }, ..Replay::default() };
     let dry = http.replay_dead_letters("mail", &dry_run).await.unwrap();
-    assert_eq!((dry.replayed, dry.rest.matched, dry.remaining), (0, Some(1), 4));
+    assert_eq!((dry.replayed, dry.progress.matched, dry.remaining), (0, Some(1), 4));
     let replay = Replay { options, ..Replay::default() };
     let replayed = http.replay_dead_letters("mail", &replay).await.unwrap();
     assert_eq!((replayed.replayed, replayed.remaining), (1, 3));
@@ -241,7 +241,7 @@ async fn waiting_tasks_are_changed_and_cancelled_together() {
     assert_eq!((done.cancelled, done.cancel_requested, done.remaining), (1, 0, 0));
     let options = BulkOptions { dry_run: true, ..BulkOptions::default() };
     let all = CancelTasks { include_running: true, options };
-    assert_eq!(http.cancel_tasks("mail", &all).await.unwrap().rest.matched, Some(1));
+    assert_eq!(http.cancel_tasks("mail", &all).await.unwrap().progress.matched, Some(1));
     let all = CancelTasks { include_running: true, ..CancelTasks::default() };
     let done = http.cancel_tasks("mail", &all).await.unwrap();
     assert_eq!((done.cancelled, done.cancel_requested), (0, 1));
@@ -267,7 +267,7 @@ async fn finished_tasks_are_cleaned_up() {
     assert_eq!((old.deleted, old.limit), (0, 10));
     assert_eq!(http.cleanup(&BulkOptions::default()).await.unwrap().deleted, 0, "none has expired");
     let dry = BulkOptions { dry_run: true, ..before("2999-01-01T00:00:00Z") };
-    assert_eq!(http.cleanup(&dry).await.unwrap().rest.matched, Some(1));
+    assert_eq!(http.cleanup(&dry).await.unwrap().progress.matched, Some(1));
     assert_eq!(http.cleanup(&before("2999-01-01T00:00:00Z")).await.unwrap().deleted, 1);
     assert_eq!(http.task(&id).await.unwrap_err().code(), Some("not_found"));
     assert_eq!(http.queue("mail").await.unwrap().ready, 1);

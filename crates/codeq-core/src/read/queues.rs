@@ -25,7 +25,7 @@ pub struct QueueStats {
     /// The queue's policy, if an operator set one.
     pub topic: Option<Topic>,
     /// Creation time of the oldest task among the first tasks of each priority.
-    pub oldest_ready_at: Option<Millis>,
+    pub oldest_ready_created_at: Option<Millis>,
 }
 
 impl<K: KvRead + ?Sized> Reader<'_, K> {
@@ -49,9 +49,10 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         let Some(queue) = self.state.queues.get(&id) else {
             return Ok(None);
         };
-        let mut oldest_ready_at = None;
+        let mut oldest_ready_created_at = None;
         for seq in queue.fronts() {
-            oldest_ready_at = oldest_ready_at.into_iter().chain(self.created_at(seq)?).min();
+            oldest_ready_created_at =
+                oldest_ready_created_at.into_iter().chain(self.created_at(seq)?).min();
         }
         Ok(Some(QueueStats {
             tenant: Arc::clone(&queue.row.tenant),
@@ -59,7 +60,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
             counts: queue.row.counts,
             paused: queue.row.paused,
             topic: queue.row.topic.clone(),
-            oldest_ready_at,
+            oldest_ready_created_at,
         }))
     }
 }

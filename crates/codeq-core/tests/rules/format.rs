@@ -1,11 +1,10 @@
 //! Data of older versions stays readable for ever: every command and every kind of row, stored as bytes.
 //!
-//! Run this module with `CODEQ_WRITE_FIXTURE=1` to write the fixtures that do not exist yet, such as those of a new
-//! version. Existing files are never overwritten. Do not remove the fixture of a released version: the rows of older
-//! versions cannot be written again.
+//! Run this module with `CODEQ_WRITE_FIXTURE=1` to write the fixtures of a new version. Existing files are never
+//! overwritten. Do not remove the fixture of a released version: what older versions wrote cannot be written again.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 
 use bytes::Bytes;
 use codeq_core::State;
@@ -29,13 +28,24 @@ const AT: Moment = Moment { now: 1_700_000_000_123, wall: 1_800_000_000_456 };
 /// Version 1 of a group had one clock.
 const V1_HEADER: usize = 9;
 
+fn path_of(name: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "tests/fixtures", name].iter().collect()
+}
+
+/// Reads a fixture, and never writes one: what older versions wrote cannot be written again.
+fn read_stored(name: &str) -> Vec<u8> {
+    let path = path_of(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Reads a fixture that this version can still write. If it is missing, `CODEQ_WRITE_FIXTURE=1` writes `bytes` first.
 fn stored(name: &str, bytes: &[u8]) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+    let path = path_of(name);
     if std::env::var_os("CODEQ_WRITE_FIXTURE").is_some() && !path.exists() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, bytes).unwrap();
     }
-    std::fs::read(&path).unwrap()
+    read_stored(name)
 }
 
 fn old_settings() -> SettingsV1 {
@@ -144,7 +154,7 @@ fn commands_of_version_1_are_read() {
     let mut bytes = Vec::new();
     begin_record(AT, &mut bytes);
     commands.iter().for_each(|command| push_command(command, &mut bytes));
-    let old = stored("commands-v1", &bytes);
+    let old = read_stored("commands-v1");
     assert_eq!(read_record(&old), Ok((Moment::agreed(AT.now), commands.clone())));
     assert_eq!(old[V1_HEADER..], bytes[RECORD_HEADER_BYTES..], "still written the same way");
     let new = stored("commands-v2", &bytes);
@@ -174,7 +184,7 @@ fn record_commands_are_read() {
     let mut bytes = Vec::new();
     begin_record(AT, &mut bytes);
     commands.iter().for_each(|command| push_command(command, &mut bytes));
-    let stored = stored("record-commands-v1", &bytes);
+    let stored = read_stored("record-commands-v1");
     assert_eq!(read_record(&stored), Ok((Moment::agreed(AT.now), commands)));
     assert_eq!(stored[V1_HEADER..], bytes[RECORD_HEADER_BYTES..], "still written the same way");
 }
@@ -454,9 +464,9 @@ fn all_rows(kv: &Mem) -> Vec<u8> {
     bytes
 }
 
-/// The rows of a fixture.
+/// The rows of an older version's fixture.
 fn kv_of(name: &str) -> Mem {
-    let bytes = stored(name, &[]);
+    let bytes = read_stored(name);
     let mut kv = Mem::default();
     let mut rest = &bytes[..];
     while let Some((table, tail)) = rest.split_first() {
@@ -583,7 +593,7 @@ fn rows_of_version_1_are_read_and_brought_up_to_date() {
         for ((key, old), (same, new)) in old.into_iter().zip(new) {
             let row = TaskRow::decode(key, old).unwrap();
             assert_eq!((key, &row), (same, &TaskRow::decode(key, new).unwrap()));
-            assert_eq!((row.run_at, row.made_at), (0, row.created_at));
+            assert_eq!((row.run_at, row.created_at_engine), (0, row.created_at));
         }
     }
     assert_eq!(state.meta().moment(), Moment::agreed(state.now()));

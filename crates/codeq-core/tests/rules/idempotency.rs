@@ -75,7 +75,7 @@ fn repeats_inside_a_batch() {
 fn a_key_outlives_its_task_to_the_end_of_its_day() {
     let mut h = Harness::with(Settings { retention: HOUR, ..Settings::default() });
     let first = h.done(keyed("a", "k"));
-    let made_at = first.created_at;
+    let created_at = first.created_at;
     h.pass(HOUR);
     assert_eq!(h.sweep(10).removed, 1);
     assert_eq!(h.find(T, first.id), None);
@@ -83,7 +83,7 @@ fn a_key_outlives_its_task_to_the_end_of_its_day() {
     assert_eq!((repeat.id, repeat.place), (first.id, Place::Completed));
     assert_eq!(h.refuse(other_work("k")), Rejection::IdempotencyConflict);
     h.reload();
-    h.now = made_at + DAY - 1;
+    h.now = created_at + DAY - 1;
     assert_eq!(h.sweep(10).removed, 0);
     assert!(matches!(h.offer(T, keyed("a", "k")), Enqueued::Repeated(_)));
     h.pass(1);

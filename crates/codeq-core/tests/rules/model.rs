@@ -41,7 +41,7 @@ pub struct Known {
     /// As clients see it, except for the dates of deadlines.
     pub task: Task,
     /// By engine time: when it was created, when its lease ends, when its delay ends.
-    made_at: Millis,
+    created_at_engine: Millis,
     lease_ends: Option<Millis>,
     delay_ends: Option<Millis>,
     /// When the running attempt has run for as long as it may.
@@ -71,7 +71,7 @@ struct OldKey {
     payload: Bytes,
     id: TaskId,
     place: Place,
-    made_at: Millis,
+    created_at_engine: Millis,
     created_at: Millis,
 }
 
@@ -409,7 +409,7 @@ fn same_work(command: &str, payload: &Bytes, task: &NewTask) -> bool {
     command.eq_ignore_ascii_case(&task.command) && *payload == task.payload
 }
 
-fn blank(tenant: &Arc<str>, id: TaskId, made_at: Millis) -> Task {
+fn blank(tenant: &Arc<str>, id: TaskId, created_at: Millis) -> Task {
     Task {
         id,
         tenant: tenant.clone(),
@@ -428,8 +428,8 @@ fn blank(tenant: &Arc<str>, id: TaskId, made_at: Millis) -> Task {
         max_attempts: 0,
         error: None,
         cancel_requested: false,
-        created_at: made_at,
-        updated_at: made_at,
+        created_at,
+        updated_at: created_at,
         visible_at: None,
         max_run: None,
         run_until: None,

@@ -220,7 +220,7 @@ fn numbers_of_a_queue() {
     let counts = stats.counts;
     assert_eq!((counts.ready(), counts.delayed, counts.in_progress, counts.dead), (2, 1, 0, 1));
     assert_eq!((counts.pending[1], counts.pending[2], counts.live_bytes), (1, 1, 6));
-    assert_eq!((&*stats.name, stats.oldest_ready_at), ("a", Some(first)));
+    assert_eq!((&*stats.name, stats.oldest_ready_created_at), ("a", Some(first)));
     h.add(task("b"));
     h.add_for("x", task("c"));
     let names: Vec<_> = h.reader().queues(T, None).unwrap().into_iter().map(|s| s.name).collect();

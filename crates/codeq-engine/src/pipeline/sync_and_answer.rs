@@ -188,12 +188,12 @@ impl Committer {
 
     fn sync(&mut self, pipeline: &Pipeline) -> Result<(), LogError> {
         let start = Instant::now();
-        for output in &pipeline.status.outputs {
-            output.inbox.set_syncing(true, false);
+        for shard in &pipeline.status.shards {
+            shard.inbox.set_syncing(true, false);
         }
         let synced = self.log.sync();
-        for (output, group) in pipeline.status.outputs.iter().zip(&self.groups) {
-            output.inbox.set_syncing(false, (2..=FEW_CLIENTS).contains(&group.callers()));
+        for (shard, group) in pipeline.status.shards.iter().zip(&self.groups) {
+            shard.inbox.set_syncing(false, (2..=FEW_CLIENTS).contains(&group.callers()));
         }
         let took = start.elapsed();
         self.sync_time = (self.sync_time * 7 + took) / 8;
@@ -208,27 +208,27 @@ impl Committer {
     fn send_answers(&mut self, pipeline: &Pipeline) {
         self.expected = self.groups.iter().map(Group::callers).sum();
         self.released = Instant::now();
-        for ((shard, output), group) in
-            (0..).map(ShardId).zip(&pipeline.status.outputs).zip(&mut self.groups)
+        for ((shard, channels), group) in
+            (0..).map(ShardId).zip(&pipeline.status.shards).zip(&mut self.groups)
         {
             if group.is_empty() {
                 continue;
             }
             // The number of the last durable batch never goes down: a group of claims that only timed out has the number
             // of an older batch, and a failure has set it to the maximum.
-            output.durable.send_if_modified(|reached| {
+            channels.durable.send_if_modified(|reached| {
                 let higher = group.batch > *reached;
                 *reached = (*reached).max(group.batch);
                 higher
             });
             let give_back = group.release();
-            output.waiters.committed(&group.effects);
+            channels.waiters.committed(&group.effects);
             if let Some(observer) = &self.observer.0 {
                 observer.committed(shard, &group.effects);
             }
             group.clear();
             if !give_back.is_empty() {
-                output.inbox.push_unbounded(give_back.into_iter());
+                channels.inbox.push_unbounded(give_back.into_iter());
             }
         }
     }
@@ -290,7 +290,7 @@ impl Committer {
         if pipeline.shortage() != shortage
             && let Some(observer) = &self.observer.0
         {
-            observer.short(why);
+            observer.shortage(why);
         }
     }
 

@@ -73,6 +73,14 @@ struct Queue {
     bytes: usize,
 }
 
+impl Queue {
+    /// Whether there is room for `arriving` bytes. An empty queue takes any number, or else a request larger than `max`
+    /// would be refused for ever.
+    fn has_room(&self, arriving: usize, max: usize) -> bool {
+        self.requests.is_empty() || self.bytes + arriving <= max
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RequestKind {
     Enqueue,
@@ -199,7 +207,7 @@ impl Inbox {
 
     /// Adds a request, or answers it with the reason for refusing it.
     pub fn push(&self, request: Request) {
-        match self.room_for(1, usize::from(is_enqueue(&request))) {
+        match self.room_for(std::slice::from_ref(&request)) {
             Ok(room) => self.add(room, std::iter::once(request), WAKE_DURING_SYNC_AT),
             Err(error) => request.refuse(error),
         }
@@ -207,8 +215,7 @@ impl Inbox {
 
     /// Adds all requests or none; if none, answers them with the reason.
     pub fn push_all(&self, requests: &mut Vec<Request>) {
-        let enqueues = requests.iter().filter(|request| is_enqueue(request)).count();
-        match self.room_for(requests.len(), enqueues) {
+        match self.room_for(requests) {
             Ok(room) => self.add(room, requests.drain(..), WAKE_DURING_SYNC_POSTED_AT),
             Err(error) => requests.drain(..).for_each(|request| request.refuse(error.clone())),
         }
@@ -223,16 +230,23 @@ impl Inbox {
         }
     }
 
-    /// Locks the state, if there is room for `more` requests, of which `enqueues` are enqueues.
-    fn room_for(&self, more: usize, enqueues: usize) -> Result<MutexGuard<'_, State>, EngineError> {
+    /// Locks the state, if there is room for these requests.
+    fn room_for(&self, requests: &[Request]) -> Result<MutexGuard<'_, State>, EngineError> {
+        let (mut enqueues, mut enqueue_bytes) = (0, 0);
+        for request in requests.iter().filter(|request| is_enqueue(request)) {
+            enqueues += 1;
+            enqueue_bytes += request.bytes();
+        }
         let state = self.state.lock();
         if let Some(error) = &state.closed {
             return Err(error.clone());
         }
-        let full = state.len() + more > INBOX_MAX || state.bytes() > INBOX_BYTES_MAX;
+        // Arriving bytes count only for enqueues, which must not take the room of the others. If they counted for the
+        // others too, a steady flood of enqueues would keep large results out.
+        let full = state.len() + requests.len() > INBOX_MAX || state.bytes() > INBOX_BYTES_MAX;
         let waiting = &state.enqueues;
-        let enqueues_full =
-            waiting.requests.len() + enqueues > ENQUEUES_MAX || waiting.bytes > ENQUEUES_BYTES_MAX;
+        let enqueues_full = waiting.requests.len() + enqueues > ENQUEUES_MAX
+            || !waiting.has_room(enqueue_bytes, ENQUEUES_BYTES_MAX);
         if full || (enqueues > 0 && enqueues_full) {
             return Err(EngineError::Overloaded);
         }
@@ -463,7 +477,6 @@ mod tests {
             let flood = std::iter::repeat_with(|| is_taken(&inbox, vec![enqueue(bytes)]));
             let taken = flood.take_while(|taken| *taken).count();
             assert!(taken <= ENQUEUES_MAX, "{taken}");
-            assert!(!is_taken(&inbox, vec![enqueue(1)]));
             for _ in 0..100 {
                 inbox.push(heartbeat());
             }
@@ -471,8 +484,20 @@ mod tests {
             let (first, second) = (take(&inbox, 256, max_bytes), take(&inbox, 256, max_bytes));
             assert_eq!(first.1 + second.1, 102, "within two batches: {first:?} {second:?}");
             assert!(first.0 > 0, "the enqueues go on: {first:?} {second:?}");
-            assert!(is_taken(&inbox, vec![enqueue(1)]), "there is room again");
+            assert!(is_taken(&inbox, vec![enqueue(bytes)]), "there is room again");
         }
+    }
+
+    #[test]
+    fn large_enqueues_leave_room_for_workers() {
+        let inbox = Inbox::default();
+        assert!(is_taken(&inbox, vec![enqueue(ENQUEUES_BYTES_MAX)]), "there is never more room");
+        assert!(!is_taken(&inbox, vec![enqueue(1)]));
+        assert!(is_taken(&inbox, vec![heartbeat()]));
+        assert_eq!(take(&inbox, 256, 1 << 20), (1, 0));
+        assert!(is_taken(&inbox, vec![enqueue(ENQUEUES_BYTES_MAX / 2)]));
+        assert!(!is_taken(&inbox, vec![enqueue(ENQUEUES_BYTES_MAX / 2)]), "more than the limit");
+        assert!(is_taken(&inbox, vec![enqueue(1), heartbeat()]));
     }
 
     #[test]

@@ -281,7 +281,7 @@ fn a_mailbox_that_nobody_reads_takes_no_task_from_others() {
         eventually("they wait", || engine.waiting_claims() == 51 * each);
         gone.closed.store(true, Ordering::Release);
         let mailbox: Arc<dyn Mailbox> = gone.clone();
-        engine.gone(&mailbox);
+        engine.mailbox_closed(&mailbox);
         eventually("one waits", || engine.waiting_claims() == each);
         engine.call_blocking(batch(vec![new_task("q", "1")], false)).unwrap();
         eventually("it has the task", || stays.answers.lock().len() == 1);

@@ -147,11 +147,11 @@ fn claims_of_a_mailbox_that_nobody_reads_wait_no_more() {
     }
     eventually("they wait", || engine.waiting_claims() == 200);
     let mailbox: Arc<dyn Mailbox> = mails[0].clone();
-    engine.gone(&mailbox);
+    engine.mailbox_closed(&mailbox);
     engine.checkpoint().unwrap();
     assert_eq!(engine.waiting_claims(), 200, "somebody reads it");
     mails[0].0.store(true, Ordering::Release);
-    engine.gone(&mailbox);
+    engine.mailbox_closed(&mailbox);
     eventually("half of them wait", || engine.waiting_claims() == 100);
 }
 

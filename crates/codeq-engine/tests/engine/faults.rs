@@ -41,7 +41,7 @@ struct Heard(Mutex<Vec<String>>);
 impl Observer for Heard {
     fn committed(&self, _shard: ShardId, _effects: &[Effect]) {}
 
-    fn short(&self, why: Option<&str>) {
+    fn shortage(&self, why: Option<&str>) {
         self.0.lock().unwrap().push(if why.is_some() { "short" } else { "enough" }.to_owned());
     }
 

@@ -42,7 +42,7 @@ pub struct Line<'a> {
 
 /// The fields by which lines are found.
 #[derive(Deserialize)]
-struct Found<'a> {
+struct LineKey<'a> {
     id: u64,
     #[serde(rename = "tenantId", borrow)]
     tenant: std::borrow::Cow<'a, str>,
@@ -129,15 +129,15 @@ impl AuditLog {
         let skipped = files.partition_point(|first| *first <= after).saturating_sub(1);
         for first in files.iter().skip(skipped) {
             let text = self.text(*first)?;
-            for (found, line) in lines(&text) {
-                if found.id <= page.next_after {
+            for (key, line) in lines(&text) {
+                if key.id <= page.next_after {
                     continue;
                 }
                 if page.items.len() == limit {
                     return Ok(page);
                 }
-                page.next_after = found.id;
-                if tenant.is_none_or(|tenant| *tenant == *found.tenant) {
+                page.next_after = key.id;
+                if tenant.is_none_or(|tenant| *tenant == *key.tenant) {
                     page.items.push(line.to_owned());
                 }
             }
@@ -156,12 +156,12 @@ impl AuditLog {
             let text = self.text(*first)?;
             let mut of_file = VecDeque::new();
             // The newer file already has the lines from `below` on: they were moved to it.
-            let older = lines(&text).take_while(|(found, _)| found.id < below);
+            let older = lines(&text).take_while(|(key, _)| key.id < below);
             let mut lowest = below;
-            for (found, line) in older {
-                next_after = next_after.max(found.id);
-                lowest = lowest.min(found.id);
-                if tenant.is_none_or(|tenant| *tenant == *found.tenant) {
+            for (key, line) in older {
+                next_after = next_after.max(key.id);
+                lowest = lowest.min(key.id);
+                if tenant.is_none_or(|tenant| *tenant == *key.tenant) {
                     of_file.push_back(line);
                     if of_file.len() + items.len() > limit {
                         of_file.pop_front();
@@ -213,7 +213,7 @@ impl AuditLog {
             return self.begin(1);
         };
         let text = self.text(first)?;
-        let next = lines(&text).last().map_or(first, |(found, _)| found.id + 1);
+        let next = lines(&text).last().map_or(first, |(key, _)| key.id + 1);
         let mut file = OpenOptions::new().append(true).open(self.path(first))?;
         if !text.is_empty() && !text.ends_with('\n') {
             file.write_all(b"\n")?;
@@ -237,7 +237,7 @@ impl AuditLog {
         let files = self.files()?;
         let mut bytes = Bytes::default();
         for first in &files {
-            lines(&self.text(*first)?).for_each(|(found, line)| bytes.add(&found, line));
+            lines(&self.text(*first)?).for_each(|(key, line)| bytes.add(&key, line));
         }
         let mut removal = Removal::new(bytes, max);
         let (mut kept, mut emptied) = (Vec::new(), Vec::new());
@@ -247,8 +247,8 @@ impl AuditLog {
             }
             let text = self.text(*first)?;
             let before = kept.len() + text.len();
-            for (found, line) in lines(&text) {
-                if removal.keeps(&found, line) {
+            for (key, line) in lines(&text) {
+                if removal.keeps(&key, line) {
                     kept.extend_from_slice(line.get().as_bytes());
                     kept.push(b'\n');
                 }
@@ -298,10 +298,10 @@ impl AuditLog {
 struct Bytes(HashMap<Box<str>, u64>);
 
 impl Bytes {
-    fn add(&mut self, found: &Found<'_>, line: &RawValue) {
-        match self.0.get_mut(&*found.tenant) {
+    fn add(&mut self, key: &LineKey<'_>, line: &RawValue) {
+        match self.0.get_mut(&*key.tenant) {
             Some(bytes) => *bytes += length(line),
-            None => drop(self.0.insert(found.tenant.as_ref().into(), length(line))),
+            None => drop(self.0.insert(key.tenant.as_ref().into(), length(line))),
         }
     }
 }
@@ -335,13 +335,13 @@ impl Removal {
     }
 
     /// Whether a line stays. Lines come oldest first.
-    fn keeps(&mut self, found: &Found<'_>, line: &RawValue) -> bool {
+    fn keeps(&mut self, key: &LineKey<'_>, line: &RawValue) -> bool {
         // A crash may leave a line both where it was and where it was moved to.
-        if found.id <= self.last {
+        if key.id <= self.last {
             return false;
         }
-        self.last = found.id;
-        match self.bytes.0.get_mut(&*found.tenant) {
+        self.last = key.id;
+        match self.bytes.0.get_mut(&*key.tenant) {
             Some(bytes) if self.excess > 0 && *bytes > self.share => {
                 *bytes = bytes.saturating_sub(length(line));
                 self.excess = self.excess.saturating_sub(length(line));
@@ -358,12 +358,12 @@ fn length(line: &RawValue) -> u64 {
 }
 
 /// The complete lines of a file.
-fn lines(text: &str) -> impl Iterator<Item = (Found<'_>, &RawValue)> {
+fn lines(text: &str) -> impl Iterator<Item = (LineKey<'_>, &RawValue)> {
     let complete = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     complete.filter_map(parse)
 }
 
-fn parse(line: &str) -> Option<(Found<'_>, &RawValue)> {
+fn parse(line: &str) -> Option<(LineKey<'_>, &RawValue)> {
     let raw: &RawValue = serde_json::from_str(line).ok()?;
     Some((serde_json::from_str(raw.get()).ok()?, raw))
 }

@@ -57,11 +57,11 @@ impl Mailbox for StreamMailbox {
         // A single task larger than the limit is still delivered, on its own.
         let unsent = state.unsent.saturating_add(bytes);
         let fits = state.unsent == 0 || unsent <= UNSENT_BYTES_MAX;
-        if !fits || !state.hold.fit(unsent, STEP) {
+        if !fits || !state.hold.resize_to_fit(unsent, STEP) {
             if fits {
                 state.hold.refused();
             }
-            // Answered as an empty claim, which makes the stream post the worker's credit again.
+            // Answered as an empty claim, which makes the stream post the worker's Ready again.
             state.answers.push_back((number, Ok(Reply::Claimed(Vec::new()))));
             return Err(answer);
         }
@@ -183,7 +183,7 @@ impl<T> Drop for Posted<T> {
         drop(state);
         if !self.events.is_empty() {
             let mailbox: Arc<dyn Mailbox> = self.mailbox.clone();
-            self.app.service.gone(&mailbox);
+            self.app.service.mailbox_closed(&mailbox);
         }
         for (_, answer) in self.arrived.drain(..).chain(late) {
             if let Ok(Reply::Claimed(tasks)) = answer {

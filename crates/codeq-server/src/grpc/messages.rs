@@ -198,7 +198,7 @@ impl<In: codeq_proto::Message + Default> Messages<In> {
         }
         loop {
             let wanted = (self.buf.len() + FRAME).max(self.buf.capacity());
-            if self.hold.fit(wanted, STEP) {
+            if self.hold.resize_to_fit(wanted, STEP) {
                 self.retry = None;
                 return Ok(true);
             }

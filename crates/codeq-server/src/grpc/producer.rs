@@ -18,7 +18,7 @@ use tonic::Status;
 use super::hello;
 use super::mailbox::Slot;
 use super::messages::Messages;
-use super::session::{After, Begun, Credit, Opened, Protocol, check_rate};
+use super::session::{After, Begun, Opened, Protocol, ReadyOutcome, check_rate};
 use super::{Call, convert};
 use crate::app::App;
 use crate::limits::LimitScope;
@@ -73,13 +73,13 @@ impl Protocol for Producer {
         &self.caller
     }
 
-    fn credit(&mut self, event: ProducerEvent) -> Result<(Created, usize), ProducerEvent> {
+    fn ready(&mut self, event: ProducerEvent) -> Result<(Created, usize), ProducerEvent> {
         Err(event)
     }
 
-    fn post_credit(&mut self, credit: Created, _: &mut Slot<'_>) -> Credit<Producer> {
-        // Unreachable: producers send no credits.
-        Credit::Posted(credit)
+    fn post_ready(&mut self, ready: Created, _: &mut Slot<'_>) -> ReadyOutcome<Producer> {
+        // Unreachable: producers send no Readys.
+        ReadyOutcome::Posted(ready)
     }
 
     fn begin(&mut self, event: ProducerEvent, slot: &mut Slot<'_>) -> Begun<Producer> {

@@ -39,14 +39,14 @@ pub(super) const STEP: usize = 32 << 10;
 const STREAM_BYTES: usize = 16 << 10;
 /// Pause before checking again whether the tenant has room for more events.
 const ROOM_RETRY: Duration = Duration::from_millis(100);
-/// Maximum credits that wait on one stream. A client that sends more is broken: no worker runs that
+/// Maximum Readys that wait on one stream. A client that sends more is broken: no worker runs that
 /// many tasks at once.
-const CREDITS_MAX: usize = 10_000;
-/// Maximum bytes of waiting credits, for clients that name a thousand commands in each.
-const CREDIT_BYTES_MAX: usize = 8 << 20;
-/// Maximum credits of one stream posted to the engine; the others wait for one of these to be
+const READY_MAX: usize = 10_000;
+/// Maximum bytes of waiting Readys, for clients that name a thousand commands in each.
+const READY_BYTES_MAX: usize = 8 << 20;
+/// Maximum Readys of one stream posted to the engine; the others wait for one of these to be
 /// answered. Bounds the tasks in memory for a client that takes no answers.
-const CREDITS_OUT_MAX: usize = 256;
+const READY_POSTED_MAX: usize = 256;
 
 /// The outcome of starting an event.
 pub(super) enum Begun<P: Protocol> {
@@ -56,8 +56,8 @@ pub(super) enum Begun<P: Protocol> {
     Posted(P::Posted, usize),
 }
 
-/// The outcome of posting a credit, which is a worker's wait for a task.
-pub(super) enum Credit<P: Protocol> {
+/// The outcome of posting a Ready, which is a worker's wait for tasks.
+pub(super) enum ReadyOutcome<P: Protocol> {
     /// Posted to the engine.
     Posted(P::Posted),
     /// To be posted again after a pause.
@@ -74,7 +74,7 @@ pub(super) enum After<Out> {
     More,
     /// Send nothing.
     Nothing,
-    /// Send nothing yet, and post the credit again after a pause.
+    /// Send nothing yet, and post the Ready again after a pause.
     Again(Duration),
 }
 
@@ -96,11 +96,11 @@ pub(super) trait Protocol: Send + Unpin + Sized + 'static {
     /// The authenticated client.
     fn caller(&self) -> &Principal;
 
-    /// Turns an event into a credit with its approximate size in bytes, or returns any other event.
-    fn credit(&mut self, event: Self::In) -> Result<(Self::Posted, usize), Self::In>;
+    /// Accepts a Ready and returns its approximate size in bytes, or returns any other event.
+    fn ready(&mut self, event: Self::In) -> Result<(Self::Posted, usize), Self::In>;
 
-    /// Posts a credit. It is cancelled when the client closes its side.
-    fn post_credit(&mut self, credit: Self::Posted, slot: &mut Slot<'_>) -> Credit<Self>;
+    /// Posts a Ready. It is cancelled when the client closes its side.
+    fn post_ready(&mut self, ready: Self::Posted, slot: &mut Slot<'_>) -> ReadyOutcome<Self>;
 
     /// Starts the operation of an event.
     fn begin(&mut self, event: Self::In, slot: &mut Slot<'_>) -> Begun<Self>;
@@ -146,18 +146,18 @@ struct Open<P: Protocol> {
     /// Requests to post to the engine.
     out: Vec<Request>,
     posted: Posted<(P::Posted, usize)>,
-    posted_credits: Posted<(P::Posted, usize)>,
-    /// Credits not posted to the engine yet.
-    unposted_credits: VecDeque<(P::Posted, usize)>,
-    /// Runs during a pause, in which no credit is posted.
+    posted_ready: Posted<(P::Posted, usize)>,
+    /// Readys not posted to the engine yet.
+    unposted_ready: VecDeque<(P::Posted, usize)>,
+    /// Runs during a pause, in which no Ready is posted.
     pause: Option<Pin<Box<Sleep>>>,
     /// Futures that end the stream: server stop, token revoked and, if configured, token expired.
     endings: FuturesUnordered<BoxFuture<'static, Ending>>,
     ending: Option<Ending>,
     /// Bytes of unanswered events.
     bytes: usize,
-    /// Bytes of all credits.
-    credit_bytes: usize,
+    /// Bytes of all Readys.
+    ready_bytes: usize,
     hold: Hold,
     /// Runs while there is no room for more events.
     retry: Option<Pin<Box<Sleep>>>,
@@ -285,14 +285,14 @@ impl<P: Protocol> Open<P> {
             messages: Some(messages),
             out: Vec::new(),
             posted: Posted::new(Arc::clone(&app), share),
-            posted_credits: Posted::new(Arc::clone(&app), share),
-            unposted_credits: VecDeque::new(),
+            posted_ready: Posted::new(Arc::clone(&app), share),
+            unposted_ready: VecDeque::new(),
             pause: None,
             app,
             endings,
             ending: None,
             bytes: 0,
-            credit_bytes: 0,
+            ready_bytes: 0,
             hold: share.hold_anyway(HeldFor::Streams, STREAM_BYTES).of_producer(P::OF_PRODUCERS),
             retry: None,
         }
@@ -313,7 +313,7 @@ impl<P: Protocol> Open<P> {
             if let Some(answer) = self.next_posted(cx) {
                 return Poll::Ready(Ok(answer));
             }
-            if let Some(answer) = self.next_posted_credit(cx) {
+            if let Some(answer) = self.next_posted_ready(cx) {
                 return Poll::Ready(Ok(answer));
             }
             if !self.out.is_empty() {
@@ -330,7 +330,7 @@ impl<P: Protocol> Open<P> {
                 // An ended token takes precedence over a drain because it also stops reading.
                 self.ending = Some(self.ending.filter(|had| had.is_token_end()).unwrap_or(ending));
                 if self.ending.is_some_and(Ending::is_token_end) {
-                    self.drop_credits();
+                    self.drop_ready();
                 }
                 continue;
             }
@@ -352,10 +352,10 @@ impl<P: Protocol> Open<P> {
     }
 
     /// Ends all waits for work: the client could not report on a task assigned from here on.
-    fn drop_credits(&mut self) {
-        self.unposted_credits.clear();
-        self.posted_credits.clear();
-        self.credit_bytes = 0;
+    fn drop_ready(&mut self) {
+        self.unposted_ready.clear();
+        self.posted_ready.clear();
+        self.ready_bytes = 0;
     }
 
     fn next_posted(&mut self, cx: &Context<'_>) -> Option<P::Out> {
@@ -376,18 +376,18 @@ impl<P: Protocol> Open<P> {
         None
     }
 
-    fn next_posted_credit(&mut self, cx: &Context<'_>) -> Option<P::Out> {
-        while let Some((key, index, answer)) = self.posted_credits.next(cx) {
-            let Some((mut credit, bytes)) = self.posted_credits.remove(key) else { continue };
-            let mut slot = self.posted_credits.slot(&mut self.out);
-            match self.protocol.answered(&mut credit, index, answer, &mut slot) {
+    fn next_posted_ready(&mut self, cx: &Context<'_>) -> Option<P::Out> {
+        while let Some((key, index, answer)) = self.posted_ready.next(cx) {
+            let Some((mut ready, bytes)) = self.posted_ready.remove(key) else { continue };
+            let mut slot = self.posted_ready.slot(&mut self.out);
+            match self.protocol.answered(&mut ready, index, answer, &mut slot) {
                 After::Answer(answer) => {
-                    self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
+                    self.ready_bytes = self.ready_bytes.saturating_sub(bytes);
                     return Some(answer);
                 }
-                After::Again(pause) => self.again((credit, bytes), pause),
+                After::Again(pause) => self.again((ready, bytes), pause),
                 After::More | After::Nothing => {
-                    self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
+                    self.ready_bytes = self.ready_bytes.saturating_sub(bytes);
                 }
             }
         }
@@ -410,8 +410,8 @@ impl<P: Protocol> Open<P> {
                 Ok(false) => return Poll::Pending,
                 Err(status) => return Poll::Ready(Err(status)),
             }
-            if let Some(credit) = self.next_unposted() {
-                if let Some(refusal) = self.post(credit) {
+            if let Some(ready) = self.next_unposted() {
+                if let Some(refusal) = self.post(ready) {
                     return Poll::Ready(Ok(refusal));
                 }
                 continue;
@@ -422,14 +422,14 @@ impl<P: Protocol> Open<P> {
                 Poll::Ready(Some(Err(status))) => return Poll::Ready(Err(status)),
                 Poll::Ready(None) => {
                     self.messages = None;
-                    self.drop_credits();
+                    self.drop_ready();
                     return Poll::Pending;
                 }
                 Poll::Pending => return Poll::Pending,
             };
             *count += 1;
-            let answer = match self.protocol.credit(event) {
-                Ok(credit) => self.take_credit(credit)?,
+            let answer = match self.protocol.ready(event) {
+                Ok(ready) => self.take_ready(ready)?,
                 Err(event) => self.begin(event),
             };
             if let Some(answer) = answer {
@@ -442,9 +442,9 @@ impl<P: Protocol> Open<P> {
     /// Anything else the client has sent waits in the stream's window, which is charged too. An
     /// error ends the stream.
     fn has_room(&mut self, cx: &mut Context<'_>) -> Result<bool, Status> {
-        let bytes = STREAM_BYTES + self.bytes + self.credit_bytes;
+        let bytes = STREAM_BYTES + self.bytes + self.ready_bytes;
         let few = self.posted.len() < IN_FLIGHT_MAX && self.bytes < IN_FLIGHT_BYTES_MAX;
-        if few && self.hold.fit(bytes, STEP) {
+        if few && self.hold.resize_to_fit(bytes, STEP) {
             self.retry = None;
             return Ok(true);
         }
@@ -464,47 +464,47 @@ impl<P: Protocol> Open<P> {
         Ok(false)
     }
 
-    /// The next credit to post, unless the stream is in a pause or at its limit.
+    /// The next Ready to post, unless the stream is in a pause or at its limit.
     fn next_unposted(&mut self) -> Option<(P::Posted, usize)> {
-        let now = self.pause.is_none() && self.posted_credits.len() < CREDITS_OUT_MAX;
-        if now { self.unposted_credits.pop_front() } else { None }
+        let now = self.pause.is_none() && self.posted_ready.len() < READY_POSTED_MAX;
+        if now { self.unposted_ready.pop_front() } else { None }
     }
 
-    /// Accepts a new credit. An error ends the stream.
-    fn take_credit(&mut self, credit: (P::Posted, usize)) -> Result<Option<P::Out>, Status> {
-        if self.unposted_credits.len() + self.posted_credits.len() >= CREDITS_MAX {
-            let text = format!("more than {CREDITS_MAX} Ready events are waiting");
+    /// Accepts a new Ready. An error ends the stream.
+    fn take_ready(&mut self, ready: (P::Posted, usize)) -> Result<Option<P::Out>, Status> {
+        if self.unposted_ready.len() + self.posted_ready.len() >= READY_MAX {
+            let text = format!("more than {READY_MAX} Ready events are waiting");
             return Err(Status::resource_exhausted(text));
         }
-        self.credit_bytes += credit.1;
-        if self.credit_bytes > CREDIT_BYTES_MAX {
-            let text = format!("waiting Ready events take more than {CREDIT_BYTES_MAX} bytes");
+        self.ready_bytes += ready.1;
+        if self.ready_bytes > READY_BYTES_MAX {
+            let text = format!("waiting Ready events take more than {READY_BYTES_MAX} bytes");
             return Err(Status::resource_exhausted(text));
         }
-        if !self.unposted_credits.is_empty() || self.posted_credits.len() >= CREDITS_OUT_MAX {
-            self.unposted_credits.push_back(credit);
+        if !self.unposted_ready.is_empty() || self.posted_ready.len() >= READY_POSTED_MAX {
+            self.unposted_ready.push_back(ready);
             return Ok(None);
         }
-        Ok(self.post(credit))
+        Ok(self.post(ready))
     }
 
-    /// Posts a credit. Returns the answer if it was refused.
-    fn post(&mut self, (credit, bytes): (P::Posted, usize)) -> Option<P::Out> {
-        let mut slot = self.posted_credits.slot(&mut self.out);
-        match self.protocol.post_credit(credit, &mut slot) {
-            Credit::Posted(credit) => self.posted_credits.put((credit, bytes)),
-            Credit::Again(credit, pause) => self.again((credit, bytes), pause),
-            Credit::Refused(refusal) => {
-                self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
+    /// Posts a Ready. Returns the answer if it was refused.
+    fn post(&mut self, (ready, bytes): (P::Posted, usize)) -> Option<P::Out> {
+        let mut slot = self.posted_ready.slot(&mut self.out);
+        match self.protocol.post_ready(ready, &mut slot) {
+            ReadyOutcome::Posted(ready) => self.posted_ready.put((ready, bytes)),
+            ReadyOutcome::Again(ready, pause) => self.again((ready, bytes), pause),
+            ReadyOutcome::Refused(refusal) => {
+                self.ready_bytes = self.ready_bytes.saturating_sub(bytes);
                 return Some(refusal);
             }
         }
         None
     }
 
-    /// Puts a credit back at the front of the queue, to be posted after a pause.
-    fn again(&mut self, credit: (P::Posted, usize), pause: Duration) {
-        self.unposted_credits.push_front(credit);
+    /// Puts a Ready back at the front of the queue, to be posted after a pause.
+    fn again(&mut self, ready: (P::Posted, usize), pause: Duration) {
+        self.unposted_ready.push_front(ready);
         self.pause = Some(Box::pin(sleep(pause)));
     }
 

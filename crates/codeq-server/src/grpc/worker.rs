@@ -20,12 +20,12 @@ use tonic::Status;
 use super::hello;
 use super::mailbox::Slot;
 use super::messages::Messages;
-use super::session::{After, Begun, Credit, Opened, Protocol, check_rate};
+use super::session::{After, Begun, Opened, Protocol, ReadyOutcome, check_rate};
 use super::{Call, convert};
 use crate::app::App;
 use crate::limits::LimitScope;
 use crate::service::activity::{RESOLUTION, StreamSeen};
-use crate::service::claim::{CREDIT_WAIT, ClaimRequest};
+use crate::service::claim::{ClaimRequest, READY_WAIT};
 use crate::service::heartbeat::Extended;
 use crate::service::lease::{LeaseRef, identity};
 use crate::service::payload::check_result;
@@ -36,9 +36,9 @@ use crate::service::{Code, Kind, Service, ServiceError};
 
 /// Maximum tasks in a TaskBatch. Keeps the message under the 4 MiB that clients accept.
 const TASKS_MAX: i32 = 256;
-/// Pause before retrying a credit that the engine could not accept.
+/// Pause before retrying a Ready that the engine could not accept.
 const ENGINE_RETRY: Duration = Duration::from_secs(1);
-/// Pause before retrying a credit whose tasks did not fit in memory.
+/// Pause before retrying a Ready whose tasks did not fit in memory.
 const MEMORY_RETRY: Duration = Duration::from_millis(100);
 /// Memory charged per event, without its content.
 const BASE: usize = 256;
@@ -89,20 +89,20 @@ impl Protocol for Worker {
         &self.caller
     }
 
-    fn credit(&mut self, event: WorkerEvent) -> Result<(Waiting, usize), WorkerEvent> {
+    fn ready(&mut self, event: WorkerEvent) -> Result<(Waiting, usize), WorkerEvent> {
         let Some(Event::Ready(ready)) = event.event else {
             return Err(event);
         };
         let had = Arc::clone(&self.last);
         let request = self.request(ready);
-        let bytes = credit_bytes(&request, Arc::ptr_eq(&had, &request));
+        let bytes = ready_bytes(&request, Arc::ptr_eq(&had, &request));
         self.seen.ready(request.count);
-        Ok((Waiting::Credit { request, drawn: false, reader: None }, bytes))
+        Ok((Waiting::Ready { request, drawn: false, reader: None }, bytes))
     }
 
-    fn post_credit(&mut self, credit: Waiting, slot: &mut Slot<'_>) -> Credit<Worker> {
-        let Waiting::Credit { request, drawn, .. } = credit else {
-            return Credit::Posted(credit);
+    fn post_ready(&mut self, ready: Waiting, slot: &mut Slot<'_>) -> ReadyOutcome<Worker> {
+        let Waiting::Ready { request, drawn, .. } = ready else {
+            return ReadyOutcome::Posted(ready);
         };
         let record = self.is_to_record(&request).then_some(request.count);
         let service = &self.app.service;
@@ -111,16 +111,16 @@ impl Protocol for Worker {
             Ok(prepared) => prepared,
             Err(error) => {
                 self.seen.served(request.count);
-                return Credit::Refused(refusal(&error));
+                return ReadyOutcome::Refused(refusal(&error));
             }
         };
-        // The rate limit delays a credit and never refuses it.
+        // The rate limit delays a Ready and never refuses it.
         if !drawn && let Err(limited) = self.check_rate("claimTask") {
             let pause = Duration::from_secs(limited.retry_after.unwrap_or(1));
-            return Credit::Again(Waiting::Credit { request, drawn, reader: None }, pause);
+            return ReadyOutcome::Again(Waiting::Ready { request, drawn, reader: None }, pause);
         }
         let reader = Some(slot.post(0, prepared));
-        Credit::Posted(Waiting::Credit { request, drawn: true, reader })
+        ReadyOutcome::Posted(Waiting::Ready { request, drawn: true, reader })
     }
 
     fn begin(&mut self, event: WorkerEvent, slot: &mut Slot<'_>) -> Begun<Worker> {
@@ -133,7 +133,7 @@ impl Protocol for Worker {
             Some(Event::Hello(_)) => {
                 mistake("Hello must be the first event and cannot be repeated")
             }
-            // `credit` handles every Ready.
+            // `ready` handles every Ready.
             Some(Event::Ready(_)) | None => mistake("unknown event"),
         }
     }
@@ -146,7 +146,7 @@ impl Protocol for Worker {
         slot: &mut Slot<'_>,
     ) -> After<ServerEvent> {
         After::Answer(match event {
-            Waiting::Credit { request, reader, .. } => {
+            Waiting::Ready { request, reader, .. } => {
                 let after = reader.as_mut().map_or(After::Nothing, |reader| {
                     self.claimed(request.count <= 1, reader.read(answer))
                 });
@@ -177,7 +177,7 @@ impl Protocol for Worker {
 /// An event that was posted to the engine: the task id, and the reader for the answer.
 pub(super) enum Waiting {
     /// A Ready: the claim, and whether it has taken its rate-limit token.
-    Credit {
+    Ready {
         request: Arc<ClaimRequest>,
         drawn: bool,
         reader: Option<AnswerReader<Vec<Task>>>,
@@ -231,7 +231,7 @@ impl Worker {
             self.last = Arc::new(ClaimRequest {
                 commands: ready.commands.into_iter().map(Into::into).collect(),
                 lease_seconds,
-                wait_seconds: CREDIT_WAIT,
+                wait_seconds: READY_WAIT,
                 count,
                 worker_id: None,
             });
@@ -251,7 +251,7 @@ impl Worker {
         !seen
     }
 
-    /// Handles the answer to a credit. Posts it again if the engine could not keep it waiting.
+    /// Handles the answer to a Ready. Posts it again if the engine could not keep it waiting.
     fn claimed(&self, single: bool, tasks: Result<Vec<Task>, ServiceError>) -> After<ServerEvent> {
         match tasks {
             Ok(tasks) if !tasks.is_empty() => After::Answer(assignment(&self.app, tasks, single)),
@@ -382,8 +382,8 @@ fn assignment(app: &App, tasks: Vec<Task>, single: bool) -> ServerEvent {
     }
 }
 
-/// Approximate memory of a credit, here and in the engine, which keeps an entry per command.
-fn credit_bytes(request: &ClaimRequest, shared: bool) -> usize {
+/// Approximate memory of a Ready, here and in the engine, which keeps an entry per command.
+fn ready_bytes(request: &ClaimRequest, shared: bool) -> usize {
     let commands = request.commands.iter();
     let own: usize =
         commands.map(|command| if shared { 32 } else { 256 + 2 * command.len() }).sum();

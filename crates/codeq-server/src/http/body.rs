@@ -98,7 +98,7 @@ pub async fn read(
             continue;
         }
         if !hold.grow_within(held.next_multiple_of(STEP), ROOM_TIMEOUT).await {
-            return Err(Problem { error: ServiceError::overloaded(), close: true });
+            return Err(Problem::closing(ServiceError::overloaded()));
         }
     }
     let bytes = if whole.is_empty() { bytes.freeze() } else { whole };
@@ -123,8 +123,7 @@ pub async fn none(options: &RequestOptions, body: Body) -> Result<(), Problem> {
 }
 
 fn too_slow() -> Problem {
-    let error = ServiceError::new(Code::BodyTimeout, "the body did not arrive in time");
-    Problem { error, close: true }
+    Problem::closing(ServiceError::new(Code::BodyTimeout, "the body did not arrive in time"))
 }
 
 fn too_large(max: usize) -> Problem {

@@ -1,4 +1,4 @@
-//! The common part of purge, replay and cleanup: filter, dry run and limit per call.
+//! The common part of purge, cancel, replay and cleanup: filter, dry run and limit per call.
 
 use codeq_core::command::{BulkFilter, Millis};
 use codeq_core::limits::{BULK_MAX, ERROR_BYTES_MAX, WORKER_BYTES_MAX};
@@ -9,7 +9,7 @@ use crate::service::bulk::{BulkOptions, BulkOutcome};
 use crate::service::filter::moment;
 use crate::service::{Code, ServiceError};
 
-/// The body of a purge or a cleanup.
+/// The body of a purge or a cleanup. A cancel and a replay have one field more.
 // Limits of strings are in bytes, and a character has at most four.
 #[derive(Deserialize, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]

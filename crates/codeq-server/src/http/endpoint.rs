@@ -13,7 +13,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
-use codeq_auth::{AuthError, Principal, bearer_token, shown};
+use codeq_auth::{AuthError, Principal, Refusal, bearer_token, shown};
 use codeq_net::Peer;
 use futures_util::FutureExt;
 use tracing::Instrument;
@@ -298,7 +298,7 @@ async fn admit(
         Ok(token) => app.auth.authenticate(token, role).await,
         Err(error) => Err(error),
     };
-    let caller = caller.map_err(|error| auth_problem(app, route, seen, error))?;
+    let caller = caller.map_err(|error| auth_problem(route, error))?;
     seen.tenant = Some(Arc::clone(&caller.tenant));
     seen.subject = Some(Arc::clone(&caller.subject));
     match route.access {
@@ -327,25 +327,27 @@ async fn admit(
     Ok(caller)
 }
 
-/// Converts an authentication error to a response, and logs a refused token.
-fn auth_problem(app: &App, route: &Route, seen: &mut Seen, error: AuthError) -> Problem {
-    if let Some(refusal) = error.refusal() {
-        let unlogged = app.metrics.token_refused(refusal.reason);
-        seen.quiet = unlogged.is_none();
-        if let Some(unlogged) = unlogged {
-            tracing::warn!(
-                target: "codeq::auth",
-                request_id = %seen.request_id,
-                method = %seen.method,
-                path = seen.shown.as_deref().unwrap_or(seen.path),
-                peer = seen.peer.map(tracing::field::display),
-                reason = refusal.reason.name(),
-                detail = refusal.detail,
-                unlogged,
-                "a token was refused"
-            );
-        }
-    }
+/// Counts a refused token, and logs why it was refused unless too many were refused recently.
+fn token_refused(app: &App, seen: &mut Seen, refusal: &Refusal) {
+    let Some(unlogged) = app.metrics.token_refused(refusal.reason) else {
+        seen.quiet = true;
+        return;
+    };
+    tracing::warn!(
+        target: "codeq::auth",
+        request_id = %seen.request_id,
+        method = %seen.method,
+        path = seen.shown.as_deref().unwrap_or(seen.path),
+        peer = seen.peer.map(tracing::field::display),
+        reason = refusal.reason.name(),
+        detail = refusal.detail,
+        unlogged,
+        "a token was refused"
+    );
+}
+
+/// Converts an authentication error to a response that names the scope of the route.
+fn auth_problem(route: &Route, error: AuthError) -> Problem {
     match (error, route.access) {
         (AuthError::Forbidden(why), Access::Worker(scope)) => {
             ServiceError::forbidden(why).scope(scope.name()).into()
@@ -370,6 +372,9 @@ fn finish(app: &App, seen: &mut Seen, answer: Result<Response, Problem>) -> Resp
     let mut response = answer.unwrap_or_else(|problem| {
         let code = problem.error.code;
         seen.code = Some(code);
+        if let Some(refusal) = &problem.refusal {
+            token_refused(app, seen, refusal);
+        }
         let refused = seen.tenant.as_ref().zip(code.refused());
         if let Some((tenant, what)) = refused {
             app.metrics.refused(tenant, what);

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use codeq_auth::AuthError;
+use codeq_auth::{AuthError, Refusal};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -20,6 +20,8 @@ pub struct Problem {
     /// Whether to close the connection, so that the unread rest of the body is not parsed as a
     /// request.
     pub close: bool,
+    /// Why the token was refused, for the log and the metrics. Boxed, as few problems have it.
+    pub refusal: Option<Box<Refusal>>,
 }
 
 /// Why a request failed (RFC 9457).
@@ -86,9 +88,14 @@ impl<'a> From<&'a ServiceError> for ItemProblem<'a> {
 }
 
 impl Problem {
+    /// An error after which the connection is closed.
+    pub fn closing(error: ServiceError) -> Problem {
+        Problem { error, close: true, refusal: None }
+    }
+
     /// Converts the error to a response.
     pub fn into_response(self, request_id: &str, operation: &'static str) -> Response {
-        let Problem { error, close } = self;
+        let Problem { error, close, .. } = self;
         let status = status(error.code);
         let limited = status == StatusCode::TOO_MANY_REQUESTS;
         let why = error.detail.as_deref().unwrap_or(&error.error);
@@ -168,32 +175,30 @@ pub fn status(code: Code) -> StatusCode {
 
 impl From<ServiceError> for Problem {
     fn from(error: ServiceError) -> Problem {
-        Problem { error, close: false }
+        Problem { error, close: false, refusal: None }
     }
 }
 
 impl From<AuthError> for Problem {
     fn from(error: AuthError) -> Problem {
-        let text = error.to_string();
-        match error {
-            AuthError::Missing => {
-                let refused = ServiceError::new(Code::MissingToken, text);
-                refused.detail("send the header 'Authorization: Bearer <token>'").into()
-            }
+        let (text, refusal) = (error.to_string(), error.refusal().map(Box::new));
+        let error = match error {
+            AuthError::Missing => ServiceError::new(Code::MissingToken, text)
+                .detail("send the header 'Authorization: Bearer <token>'"),
             AuthError::Invalid(refusal) => {
-                let error = ServiceError::new(Code::InvalidToken, text);
-                error.detail(refusal.client_message()).into()
+                ServiceError::new(Code::InvalidToken, text).detail(refusal.client_message())
             }
             AuthError::Forbidden(_) => {
                 let detail = format!(
                     "{text}: producerAuth configures producer tokens, workerAuth configures worker tokens, and \
                      allowProducerAsWorker lets producers act as workers"
                 );
-                ServiceError::new(Code::Forbidden, text).detail(detail).into()
+                ServiceError::new(Code::Forbidden, text).detail(detail)
             }
             AuthError::Unavailable => {
-                ServiceError::new(Code::IdentityUnavailable, text).retry_after(5).into()
+                ServiceError::new(Code::IdentityUnavailable, text).retry_after(5)
             }
-        }
+        };
+        Problem { error, close: false, refusal }
     }
 }

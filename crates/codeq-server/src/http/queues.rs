@@ -269,7 +269,7 @@ fn flat(queues: &[QueueStats]) -> QueueMap {
 }
 
 fn item(queue: &QueueStats, now: u64, rate: Rate) -> QueueItem<'_> {
-    let age = queue.oldest_ready_at.map_or(0, |at| now.saturating_sub(at));
+    let age = queue.oldest_ready_created_at.map_or(0, |at| now.saturating_sub(at));
     QueueItem {
         tenant_id: &queue.tenant,
         counts: QueueBody::new(&queue.name, &queue.counts, queue.paused),

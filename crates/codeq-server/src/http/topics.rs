@@ -24,7 +24,7 @@ use crate::times::Timestamp;
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TopicPolicyRequest {
-    /// A task's priority is lowered to the nearest tier not above it, or raised to the lowest tier.
+    /// A task's priority is lowered to the highest tier at or below it, or raised to the lowest tier.
     #[schemars(length(min = 1, max = TOPIC_TIERS_MAX), inner(range(min = 0, max = TOPIC_TIER_MAX)))]
     #[schemars(extend("uniqueItems" = true))]
     priority_tiers: Option<Vec<i64>>,

@@ -80,7 +80,8 @@ pub struct TaskBody<'a> {
     tenant_id: &'a str,
     /// When the task was created.
     created_at: Timestamp,
-    /// When the task last moved, or its worker last extended the lease. A request to cancel does not change it.
+    /// When the task last moved, its priority changed, or its worker extended the lease. A request to cancel does not
+    /// change it.
     updated_at: Timestamp,
     /// When a delayed task becomes claimable.
     #[serde(skip_serializing_if = "Option::is_none")]

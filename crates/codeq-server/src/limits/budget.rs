@@ -280,7 +280,7 @@ impl Hold {
     /// nothing. Returns false if there is no room; a caller that retries counts the refusal once, with
     /// [`Hold::refused`].
     #[must_use]
-    pub fn fit(&mut self, bytes: usize, step: usize) -> bool {
+    pub fn resize_to_fit(&mut self, bytes: usize, step: usize) -> bool {
         let wanted = bytes.next_multiple_of(step.max(1));
         if bytes > self.bytes {
             return self.try_grow_to(wanted);
@@ -400,9 +400,9 @@ mod tests {
             (501, false, 500),
             (350, true, 500),
         ] {
-            assert_eq!((hold.fit(bytes, 100), hold.bytes()), (fits, then), "{bytes}");
+            assert_eq!((hold.resize_to_fit(bytes, 100), hold.bytes()), (fits, then), "{bytes}");
         }
-        assert!(hold.fit(120, 100));
+        assert!(hold.resize_to_fit(120, 100));
         assert_eq!(held(&budget), 200);
         hold.grow_anyway(5_000);
         assert_eq!(held(&budget), 5_000);

@@ -59,7 +59,7 @@ impl Observer for Observers {
         self.metrics.synced(took, commands);
     }
 
-    fn short(&self, why: Option<&str>) {
+    fn shortage(&self, why: Option<&str>) {
         match why {
             Some(why) => {
                 tracing::warn!(target: "codeq::engine", why, "log or checkpoint is blocked, retrying")

@@ -145,8 +145,8 @@ async fn open(
 
 fn descriptors(app: &App, config: &Config) -> Descriptors {
     let descriptors = Descriptors::now(config, app.service.engine().shards());
-    if let Some(note) = descriptors.note(config) {
-        tracing::warn!(target: "codeq::server", "{note}");
+    if let Some(warning) = descriptors.warning(config) {
+        tracing::warn!(target: "codeq::server", "{warning}");
     }
     descriptors
 }

@@ -18,8 +18,8 @@ use super::{Code, Service, ServiceError, seconds, trimmed};
 
 /// Longest a claim request may wait for a task, in seconds.
 pub const CLAIM_WAIT_MAX: u64 = 30;
-/// Wait for a stream credit, in seconds. Credits wait until a task arrives, but the engine needs a deadline.
-pub const CREDIT_WAIT: u64 = 366 * 86_400;
+/// How long a stream's `Ready` waits, in seconds. It waits until a task arrives, but the engine needs a deadline.
+pub const READY_WAIT: u64 = 366 * 86_400;
 
 /// A claim as a worker sends it.
 #[derive(Debug, Clone, Default)]

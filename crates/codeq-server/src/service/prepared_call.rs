@@ -100,8 +100,8 @@ impl Service {
     }
 
     /// Tells the engine that a mailbox has lost its reader.
-    pub fn gone(&self, mailbox: &Arc<dyn Mailbox>) {
-        self.engine.gone(mailbox);
+    pub fn mailbox_closed(&self, mailbox: &Arc<dyn Mailbox>) {
+        self.engine.mailbox_closed(mailbox);
     }
 
     /// Returns claimed tasks that can no longer reach their worker.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use codeq_auth::{EventTypes, GROUP_BYTES_MAX, Principal};
+use codeq_auth::{EventTypes, Principal, is_group};
 use codeq_core::command::{Command, DeleteRecord, PutRecord};
 use codeq_core::limits::{COMMAND_BYTES_MAX, RECORD_VALUE_BYTES_MAX};
 use codeq_core::names::{check_command, cut};
@@ -71,7 +71,9 @@ impl Service {
         ttl_seconds: Option<i64>,
     ) -> Result<Subscription, ServiceError> {
         let ttl = ttl(ttl_seconds)?;
-        for _ in 0..TRIES {
+        let mut tries = 0;
+        loop {
+            tries += 1;
             let (record, known) = self.known_subscription(&caller, id).await?;
             if known.spec.owner != caller.subject {
                 return Err(not_found());
@@ -86,11 +88,10 @@ impl Service {
                 expected: Some(known.revision),
             };
             match self.put_subscription(put).await {
-                Err(error) if error.code == Code::RecordChanged => {}
+                Err(error) if is_worth_another_try(&error, tries) => {}
                 done => return done,
             }
         }
-        Err(not_found())
     }
 
     /// Lists the caller's subscriptions; an admin sees the whole tenant's.
@@ -188,6 +189,11 @@ fn sees(caller: &Principal, subscription: &Subscription) -> bool {
     caller.admin || (owner && subscription.spec.owner == caller.subject)
 }
 
+/// Whether to try a refused renewal again: a conflict rarely recurs. After the last try, the client learns of it.
+fn is_worth_another_try(refused: &ServiceError, tries: usize) -> bool {
+    refused.code == Code::RecordChanged && tries < TRIES
+}
+
 fn not_found() -> ServiceError {
     ServiceError::not_found("subscription not found")
 }
@@ -268,8 +274,22 @@ fn mode(
     }
     let group = caller.worker_group.clone().or_else(|| group.map(Arc::from));
     let group = group.ok_or_else(|| invalid("groupId", "'groupId' required in group mode"))?;
-    if group.len() > GROUP_BYTES_MAX || group.chars().any(char::is_control) {
+    if !is_group(&group) {
         return Err(invalid("groupId", "invalid 'groupId' (1 to 128 bytes)"));
     }
     Ok((mode, Some(group)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conflicts_are_retried_and_then_reported() {
+        let conflict = ServiceError::from(Rejection::RecordChanged);
+        assert_eq!(conflict.code, Code::RecordChanged);
+        assert!((1..TRIES).all(|tries| is_worth_another_try(&conflict, tries)));
+        assert!(!is_worth_another_try(&conflict, TRIES), "the client learns of it");
+        assert!(!is_worth_another_try(&not_found(), 1));
+    }
 }

@@ -131,7 +131,7 @@ impl Service {
         let (counts, paused) = (queue.counts, queue.paused);
         let mut reasons = self.blocked(&caller.tenant, &queue).await?;
         let count = |count: u64| (count > 0).then_some(count);
-        let oldest = queue.oldest_ready_at;
+        let oldest = queue.oldest_ready_created_at;
         let ready = count(counts.ready()).map(|count| Reason::ReadyTasks { count, oldest });
         let delayed = count(counts.delayed).map(|count| Reason::DelayedTasks { count });
         let leased = count(counts.in_progress).map(|count| Reason::LeasedTasks { count });

@@ -306,7 +306,7 @@ async fn a_task_that_was_given_back_is_acknowledged_before_it_comes_again() {
     let id = server.task("c").await;
     let mut fence = worker.take("c").await.fence;
     for event in [abandon(&id, true), nack(&id, -1), abandon(&id, false)] {
-        // The credit waits: the commit that takes the task back hands it out again.
+        // The Ready waits: the commit that takes the task back hands it out again.
         worker.ready("c", 1).await;
         worker.settle().await;
         assert!(ack(worker.ask(event).await).ok);

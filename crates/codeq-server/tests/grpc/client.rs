@@ -219,7 +219,7 @@ impl Worker {
         self.event().await
     }
 
-    /// Gives a credit for tasks of this command.
+    /// Sends a Ready for tasks of this command.
     pub async fn ready(&self, command: &str, count: i32) {
         let commands = vec![command.to_owned()];
         self.say(ToWorkers::Ready(Ready { commands, lease_seconds: 60, count })).await;

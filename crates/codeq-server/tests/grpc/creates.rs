@@ -114,7 +114,7 @@ async fn run_at_and_delays_are_applied() {
     for command in ["both", "ancient"] {
         assert_eq!(worker.take(command).await.command, command);
     }
-    // A task that falls due reaches a waiting credit.
+    // A task that falls due reaches a waiting Ready.
     worker.ready("soon", 1).await;
     let start = std::time::Instant::now();
     let id = producer.make(CreateTask { delay_seconds: 1, ..new_task(5, "soon") }).await;

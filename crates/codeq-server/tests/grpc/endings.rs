@@ -43,7 +43,7 @@ async fn a_half_closed_stream_answers_everything_and_ends_ok() {
     seqs.sort_unstable();
     assert_eq!(seqs, (0..200).collect::<Vec<_>>());
 
-    // A worker with waiting credits: its events are answered, the credits are not.
+    // A worker with waiting Readys: its events are answered, the Readys are not.
     let mut worker = Worker::open(server.worker_addr(), WORKER).await;
     let tasks: Vec<_> = {
         worker.ready("c", 50).await;
@@ -86,7 +86,7 @@ async fn a_stop_ends_idle_streams_at_once() {
     let stopping = tokio::spawn(server.stop());
     let (code, text) = producer.ended().await;
     assert_eq!((code, &*text), STOPPED);
-    // Nothing but the end: the credits are not answered.
+    // Nothing but the end: the Readys are not answered.
     let (code, text) = worker.ended().await;
     assert_eq!((code, &*text), STOPPED);
     // A stream that watches the health reports the stop, and then ends.
@@ -116,7 +116,7 @@ async fn until_waiting(server: &Harness, wanted: usize) {
 }
 
 #[tokio::test]
-async fn credits_of_a_stream_that_is_gone_wait_no_more() {
+async fn readys_of_a_stream_that_is_gone_wait_no_more() {
     let server = Harness::start().await;
     let mut stays = Worker::open(server.worker_addr(), WORKER).await;
     let gone = Worker::open(server.worker_addr(), WORKER).await;
@@ -200,7 +200,7 @@ async fn a_stop_flushes_acknowledgements_and_makes_no_assignments() {
     };
     assert_eq!((end.code(), end.message(), read), (STOPPED.0, STOPPED.1, true));
     assert_eq!(acked.len(), 500);
-    // The worker's credit is not answered.
+    // The worker's Ready is not answered.
     let (code, text) = worker.ended().await;
     assert_eq!((code, &*text), STOPPED);
     let server = stopping.unwrap().await.unwrap();
@@ -322,7 +322,7 @@ async fn a_stream_outlives_its_token_unless_it_is_to_end_with_it() {
     for (code, text) in [producer.ended().await, worker.ended().await] {
         assert_eq!((code, &*text), (Code::Unauthenticated, "token expired"));
     }
-    // Its credit is gone.
+    // Its Ready is gone.
     let other = strict.task("c").await;
     let mut next = Worker::open(strict.worker_addr(), WORKER).await;
     assert_eq!(next.take("c").await.id, other);

@@ -68,7 +68,7 @@ async fn a_missing_scope_is_an_error_and_the_stream_goes_on() {
         };
         let got = ack(worker.ask(event).await);
         assert_eq!((got.kind, got.ok), (kind, missing != "codeq:heartbeat"));
-        // The refused credit is gone, so the task goes to another worker.
+        // The refused Ready is gone, so the task goes to another worker.
         if missing == "codeq:claim" {
             let id = server.task("c").await;
             worker.settle().await;
@@ -128,7 +128,7 @@ async fn event_types_outside_the_token_are_refused() {
         let error = worker.error().await;
         assert_eq!((&*error.code, &*error.message), ("PermissionDenied", "event type not allowed"));
     }
-    // No commands mean all that are allowed. The refused Readys left no credits.
+    // No commands mean all that are allowed. The refused Readys do not wait.
     worker.say(ToWorkers::Ready(Ready::default())).await;
     worker.settle().await;
     let a = server.task("a").await;
@@ -218,7 +218,7 @@ async fn tenants_do_not_see_each_other() {
         panic!("no acks")
     };
     assert_eq!(batch.acks[0].code, "not_found");
-    // The credit of tenant A is still there.
+    // The Ready of tenant A is still there.
     let own = server.enqueue(PRODUCER, json!({"command": "c", "payload": {}})).await;
     assert_eq!(a.task().await.id, own);
     assert!(ack(b.ask(result(&id, "COMPLETED")).await).ok);

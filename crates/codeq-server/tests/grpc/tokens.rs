@@ -190,6 +190,29 @@ async fn a_stream_that_is_refused_has_an_id_in_the_log() {
 }
 
 #[tokio::test]
+async fn a_token_that_is_revoked_during_a_call_is_in_the_log() {
+    let (log, _guard) = Log::here();
+    let server = Harness::start().await;
+    let claim = server.request(Method::POST, WORKER, "tasks/claim").header("x-request-id", "late");
+    let claim = claim.body(json!({"commands": ["c"], "waitSeconds": 30}).to_string());
+    let claim = tokio::spawn(send(claim));
+    while !server.get("", "/metrics").await.text().contains("\ncodeq_claims_waiting 1\n") {
+        tokio::task::yield_now().await;
+    }
+    let mut config = server.config().clone();
+    config.worker_auth.static_tokens.retain(|known| known.token.as_deref() != Some(WORKER));
+    server.server().reload_to(&config).await.unwrap();
+    claim.await.unwrap().refused(401, "invalid token");
+    let lines = log.refusals();
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!((&line["reason"], &line["request_id"]), (&json!("unknown"), &json!("late")));
+    assert_eq!(line["detail"], "the token was revoked during the call");
+    assert_eq!(line["path"], "/v1/codeq/tasks/claim");
+    let metrics = server.get("", "/metrics").await.text();
+    assert!(metrics.contains("codeq_token_refusals_total{reason=\"unknown\"} 1\n"), "{metrics}");
+}
+
+#[tokio::test]
 async fn a_flood_of_bad_tokens_is_counted_and_does_not_flood_the_log() {
     let (log, _guard) = Log::here();
     let server = Harness::start().await;

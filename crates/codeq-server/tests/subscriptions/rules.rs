@@ -166,6 +166,19 @@ async fn only_the_owner_renews_a_subscription() {
 }
 
 #[tokio::test]
+async fn renewals_at_the_same_time_may_conflict_but_find_the_subscription() {
+    let h = start().await;
+    let id = subscribe(&h, URL, json!({})).await;
+    let path = format!("{LIST}/{id}/heartbeat");
+    let renewals = (0..32).map(|_| h.act(WORKER, &path));
+    for reply in futures_util::future::join_all(renewals).await {
+        let code = reply.json()["code"].clone();
+        assert!(reply.status == 200 || code == "record_changed", "{reply:?}");
+        assert!(reply.status == 200 || reply.status == 409, "{reply:?}");
+    }
+}
+
+#[tokio::test]
 async fn only_owner_and_admin_see_and_remove() {
     let h = start().await;
     let id = subscribe(&h, URL, json!({})).await;

@@ -40,7 +40,7 @@ impl Totals for Summary {
 
     fn add(&mut self, report: &Report) -> bool {
         self.runs += 1;
-        self.idle += u64::from(!report.counts_as_run());
+        self.idle += u64::from(!report.changed_leader_or_failed());
         self.ops += report.counts.ops;
         self.acked += report.counts.acked;
         self.unknown += report.counts.unknown;

@@ -58,7 +58,7 @@ impl Run {
             self.rules.check_node(machine, &node, &self.committed, &mut found);
             let snapshot = node.raft().metrics().borrow().snapshot.map_or(0, |id| id.index);
             let process = (id, machine.incarnation);
-            found.extend(self.told.check_reported(
+            found.extend(self.last_reported.check_reported(
                 process,
                 &machine.observed,
                 snapshot,

@@ -111,14 +111,14 @@ struct State<Q, A> {
 }
 
 /// The network. Clones are the same one.
-pub struct Bus<Q, A> {
+pub struct SimNetwork<Q, A> {
     executor: Executor,
     state: Arc<Mutex<State<Q, A>>>,
 }
 
-impl<Q, A> Clone for Bus<Q, A> {
-    fn clone(&self) -> Bus<Q, A> {
-        Bus { executor: self.executor.clone(), state: Arc::clone(&self.state) }
+impl<Q, A> Clone for SimNetwork<Q, A> {
+    fn clone(&self) -> SimNetwork<Q, A> {
+        SimNetwork { executor: self.executor.clone(), state: Arc::clone(&self.state) }
     }
 }
 
@@ -130,10 +130,11 @@ enum Fate {
     Lost(Duration),
 }
 
-impl<Q: Clone + Send + 'static, A: Send + 'static> Bus<Q, A> {
+impl<Q: Clone + Send + 'static, A: Send + 'static> SimNetwork<Q, A> {
     /// A network without nodes.
-    pub fn new(executor: &Executor, seed: u64, conditions: NetworkConditions) -> Bus<Q, A> {
+    pub fn new(executor: &Executor, seed: u64, conditions: NetworkConditions) -> SimNetwork<Q, A> {
         let state = State {
+            // Another name here would give every seed a different run.
             rng: Rng::new(seed).fork("bus"),
             conditions,
             cut: BTreeSet::new(),
@@ -142,7 +143,7 @@ impl<Q: Clone + Send + 'static, A: Send + 'static> Bus<Q, A> {
             traffic: Traffic::default(),
             latest: BTreeMap::new(),
         };
-        Bus { executor: executor.clone(), state: Arc::new(Mutex::new(state)) }
+        SimNetwork { executor: executor.clone(), state: Arc::new(Mutex::new(state)) }
     }
 
     /// Connects a node that has started.
@@ -240,9 +241,9 @@ impl<Q: Clone + Send + 'static, A: Send + 'static> Bus<Q, A> {
         request: Q,
         heard: Option<oneshot::Sender<Result<A, Unreachable>>>,
     ) {
-        let bus = self.clone();
+        let network = self.clone();
         self.executor.spawn_on(None, async move {
-            let outcome = bus.exchange(from, to, number, request).await;
+            let outcome = network.exchange(from, to, number, request).await;
             match (outcome, heard) {
                 // A sender that no longer waits does not need to know.
                 (Ok(answer), Some(heard)) => drop(heard.send(Ok(answer))),
@@ -329,22 +330,22 @@ impl<Q, A> State<Q, A> {
 }
 
 /// The network between nodes.
-pub type Network = Bus<transport::Request, transport::Response>;
+pub type Network = SimNetwork<transport::Request, transport::Response>;
 
 impl Network {
     /// A node's access to the network.
     pub fn transport(&self, from: NodeId) -> Arc<dyn Transport> {
-        Arc::new(Access { bus: self.clone(), from })
+        Arc::new(Access { network: self.clone(), from })
     }
 }
 
 struct Access {
-    bus: Network,
+    network: Network,
     from: NodeId,
 }
 
 impl Transport for Access {
     fn send(&self, to: NodeId, request: transport::Request, limit: Duration) -> Sending {
-        self.bus.send(self.from, to, request, limit)
+        self.network.send(self.from, to, request, limit)
     }
 }

@@ -25,7 +25,7 @@ use super::network::{Network, NetworkConditions};
 use super::node::{Machine, World};
 use super::repair::PROGRESS_WITHIN;
 use super::rules::{ANSWERS, PROGRESS, RAFT, Rules, STOPPED};
-use super::transitions::Told;
+use super::transitions::LastReported;
 use crate::ending::list;
 use crate::invariants::Violation;
 use crate::ledger::Final;
@@ -81,7 +81,7 @@ impl Report {
     }
 
     /// Whether the leader changed, or a rule was broken. Otherwise the run proves nothing about a cluster.
-    pub fn counts_as_run(&self) -> bool {
+    pub fn changed_leader_or_failed(&self) -> bool {
         self.elections > 1 || !self.violations.is_empty()
     }
 }
@@ -125,7 +125,7 @@ pub(super) struct Run {
     /// The last entry that any node has applied.
     pub(super) highest_applied: Option<LogId>,
     pub(super) disks: Disks,
-    pub(super) told: Told,
+    pub(super) last_reported: LastReported,
     pub(super) operating: Arc<AtomicBool>,
     pub(super) steps: u64,
 }
@@ -178,7 +178,7 @@ impl Run {
             compared: BTreeMap::new(),
             highest_applied: None,
             disks: Disks::default(),
-            told: Told::default(),
+            last_reported: LastReported::default(),
             operating: Arc::default(),
             steps: 0,
         }

@@ -34,9 +34,9 @@ impl Observer for Observed {
 
 /// The last transition that each process has reported.
 #[derive(Default)]
-pub struct Told(BTreeMap<(ProcessId, ShardId), u64>);
+pub struct LastReported(BTreeMap<(ProcessId, ShardId), u64>);
 
-impl Told {
+impl LastReported {
     /// Checks what a process has reported since the last call. If its rows come from another node or from a checkpoint,
     /// both of which end at entry `snapshot`, earlier transitions may be missing.
     pub fn check_reported(

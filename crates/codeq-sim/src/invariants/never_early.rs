@@ -10,7 +10,7 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     for (seq, row) in &rows.tasks {
         let wrong = match row.place {
             Place::Delayed if row.visible_at == 0 => row.run_at == 0,
-            Place::Delayed => row.visible_at <= row.made_at,
+            Place::Delayed => row.visible_at <= row.created_at_engine,
             _ => row.visible_at != 0,
         };
         if wrong {

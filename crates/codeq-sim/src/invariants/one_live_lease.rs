@@ -82,9 +82,9 @@ fn taken_away(
         return None;
     };
     let lost = matches!(code.as_str(), "not-in-progress" | "not-owner" | "not-found");
-    let worker_deed = op.ends_lease() || op.verb == Verb::Heartbeat;
+    let acts_on_lease = op.ends_lease() || op.verb == Verb::Heartbeat;
     let in_time = op.invoked > claim.done && op.tenant == claim.tenant;
-    if !lost || !worker_deed || op.worker != claim.worker || !in_time {
+    if !lost || !acts_on_lease || op.worker != claim.worker || !in_time {
         return None;
     }
     let superseded = history.claims.iter().any(|other| {

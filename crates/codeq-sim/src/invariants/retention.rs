@@ -16,7 +16,7 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
         if !row.place.is_terminal() {
             say(format!("{} is {:?} and would be removed", rows.name(seq), row.place));
         }
-        if row.made_at > deadline {
+        if row.created_at_engine > deadline {
             say(format!("{} would be removed before its creation", rows.name(seq)));
         }
     }

@@ -7,7 +7,7 @@ use codeq_core::command::{Command, Enqueue, NewTask};
 use codeq_disk::{Disk, SharedDisk};
 use codeq_engine::backup::restore_on;
 use codeq_engine::clock::SystemClock;
-use codeq_engine::error::Work;
+use codeq_engine::error::DirectoryOperation;
 use codeq_engine::layout::Manifest;
 use codeq_engine::recover::OpenedDir;
 use codeq_engine::{Engine, OpenError, Options};
@@ -118,8 +118,8 @@ fn filled(disk: &SimDisk, root: &Path) -> Engine {
     engine
 }
 
-/// What is left of `dir` is complete, or empty, or refused as an unfinished `work`.
-fn judge(disk: &SimDisk, dir: &Path, work: Work, done: bool) {
+/// What is left of `dir` is complete, or empty, or refused as an unfinished `operation`.
+fn judge(disk: &SimDisk, dir: &Path, operation: DirectoryOperation, done: bool) {
     let before = contents(disk, dir);
     let complete = Manifest::load(disk, dir).unwrap().is_some();
     assert!(complete || !done, "done means complete");
@@ -130,9 +130,11 @@ fn judge(disk: &SimDisk, dir: &Path, work: Work, done: bool) {
             assert!(before.iter().all(|(path, _)| path.ends_with("INCOMPLETE.new")), "{before:?}");
             assert_eq!(tasks(&node), 0);
         }
-        Err(error @ OpenError::Unfinished { work: found, .. }) if found == work && !complete => {
+        Err(error @ OpenError::Unfinished { operation: found, .. })
+            if found == operation && !complete =>
+        {
             let text = error.to_string();
-            assert!(text.contains(&format!("run the {work} again")), "{text}");
+            assert!(text.contains(&format!("run the {operation} again")), "{text}");
             assert!(contents(disk, dir) == before, "it was changed");
             assert!(restore_on(&disk.shared(), dir, Path::new("/new"), 64 << 10, 3).is_err());
         }
@@ -148,7 +150,7 @@ fn a_backup_is_complete_or_refused() {
     let moments = at_every_sync(
         |disk| filled(disk, root),
         |_, engine| engine.backup(&target).map(drop),
-        |disk, done| judge(disk, &target, Work::Backup, done),
+        |disk, done| judge(disk, &target, DirectoryOperation::Backup, done),
     );
     assert!(moments > 20, "only {moments} moments to fail at");
 }
@@ -161,7 +163,7 @@ fn a_restore_is_complete_or_refused() {
     let moments = at_every_sync(
         |disk| filled(disk, root).backup(&root.join("backup")).unwrap(),
         |disk, _| restore_on(&disk.shared(), &root.join("backup"), target, 64 << 10, 9),
-        |disk, done| judge(disk, target, Work::Restore, done),
+        |disk, done| judge(disk, target, DirectoryOperation::Restore, done),
     );
     assert!(moments > 10, "only {moments} moments to fail at");
 }

@@ -103,7 +103,7 @@ pub async fn purge(session: &Session, purge: &Purge, group: &str) -> Done {
             let done = done.about(&format!("queue {queue}"))?;
             total.add(done.purged);
             progress.at(total.so_far(), Some(count.min(limit)));
-            options.cursor = done.rest.next_cursor;
+            options.cursor = done.progress.next_cursor;
             if options.cursor.is_none() {
                 break;
             }

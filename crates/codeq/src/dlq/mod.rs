@@ -196,7 +196,7 @@ pub async fn replay(
     bulk::run(&session.out, which, dry_run, (queue, "replayed"), async |options| {
         let replay = Replay { from, options };
         let done = session.http.replay_dead_letters(queue, &replay).await?;
-        Ok(Slice { done: done.replayed, remaining: done.remaining, rest: done.rest })
+        Ok(Slice { done: done.replayed, remaining: done.remaining, progress: done.progress })
     })
     .await
 }
@@ -208,16 +208,22 @@ async fn list(session: &Session, args: &List) -> Done {
         |task: &TaskRecord| group.as_ref().is_none_or(|id| *id == group::id(&task.error));
     // Looks for the group among as many dead letters as `groups` counts.
     let limit = if group.is_some() { GROUPED } else { 50 };
+    let mut seen = 0;
     let each = |mut items: Vec<TaskRecord>| {
+        seen += items.len();
         items.retain(of_group);
         list.page(&items)
     };
     let more = pages(session, queue, (matching, limit), each).await?;
     list.end()?;
-    match list.printed() {
-        0 => talk(&format!("queue {queue} has no dead letters that match")),
-        n if more => talk(&format!("these are the newest {n}; --all lists all")),
-        _ => {}
+    match (group, list.printed()) {
+        (_, 0) if !more => talk(&format!("queue {queue} has no dead letters that match")),
+        _ if !more => {}
+        (Some(group), 0) => {
+            talk(&format!("none of the newest {seen} is of group {group}: --all looks at all"));
+        }
+        (Some(_), _) => talk(&format!("only the newest {seen} were looked at: --all looks at all")),
+        (None, _) => talk(&format!("these are the newest {seen}; --all lists all")),
     }
     Ok(())
 }

@@ -100,7 +100,7 @@ Example:
     Update(change::Args),
     /// Cancel tasks, by id or all that match. A running task ends when its worker stops.
     #[command(after_help = "\
-With --queue, cancels the waiting and delayed tasks of the queue that match, and asks for the queue's name unless
+With --queue, cancels the ready and delayed tasks of the queue that match, and asks for the queue's name unless
 --yes is given. An interrupted command can be repeated: it continues with what is left.
 
 Examples:
@@ -284,7 +284,7 @@ async fn wait(session: &Session, id: &str, timeout: Duration) -> Done {
         }
         silent = error.is_some();
     };
-    let result = session.http.wait_result_noting(id, timeout, note).await;
+    let result = session.http.wait_result_with(id, timeout, note).await;
     let result = result.map_err(|error| match error {
         Error::Timeout if silent => Failure::new(
             Exit::Timeout,
@@ -344,13 +344,13 @@ impl Cancel {
             .await;
         };
         let kinds =
-            if include_running { "waiting, delayed and running" } else { "waiting and delayed" };
+            if include_running { "ready, delayed and running" } else { "ready and delayed" };
         confirm.ask(&format!("cancel {kinds} tasks of queue {queue}"), &queue)?;
         bulk::run(&session.out, &which, confirm.dry_run, (&queue, "cancelled"), async |options| {
             let cancel = CancelTasks { include_running, options };
             let done = session.http.cancel_tasks(&queue, &cancel).await?;
             let all = done.cancelled + done.cancel_requested;
-            Ok(Slice { done: all, remaining: done.remaining, rest: done.rest })
+            Ok(Slice { done: all, remaining: done.remaining, progress: done.progress })
         })
         .await
     }

@@ -53,18 +53,19 @@ impl Show for TaskRecord {
 }
 
 fn state(task: &TaskRecord) -> &'static str {
-    word(task.status, &task.last_known_location, task.error == "CANCELLED")
+    word(task.status, &task.last_known_location)
 }
 
-/// The state in one word: the same words as the columns of `codeq queue list`.
-fn word(status: Status, location: &str, cancelled: bool) -> &'static str {
+/// The state in one word: the same words as the columns of `codeq queue list`. Neither a task nor a result says whether
+/// the task failed or was cancelled: a worker may submit the error `CANCELLED`, too. Both are `FAILED`, and the error is
+/// printed next to it.
+fn word(status: Status, location: &str) -> &'static str {
     match (status, location) {
         (Status::Pending, "DELAYED_ZSET") => "DELAYED",
         (Status::Pending, _) => "READY",
         (Status::InProgress, _) => "RUNNING",
         (Status::Completed, _) => "COMPLETED",
         (Status::Failed, "DLQ_SET") => "DEAD",
-        (Status::Failed, _) if cancelled => "CANCELLED",
         (Status::Failed, _) => "FAILED",
     }
 }
@@ -72,12 +73,15 @@ fn word(status: Status, location: &str, cancelled: bool) -> &'static str {
 /// The state after a transition. Only a submitted result ends a task as failed; anything else that ends one without
 /// success, and not as a dead letter, is a cancellation.
 fn word_after(event: &str, status: Status, to: &str) -> &'static str {
-    word(status, to, event != "submitted")
+    match word(status, to) {
+        "FAILED" if event != "submitted" => "CANCELLED",
+        word => word,
+    }
 }
 
 /// How a task ended. A result does not say whether a failed task is a dead letter.
 fn outcome(result: &TaskResult) -> &'static str {
-    word(result.status, "NONE", result.error == "CANCELLED")
+    word(result.status, "NONE")
 }
 
 impl Show for TaskResult {

@@ -19,7 +19,7 @@ fn an_address_without_a_host_is_refused_with_an_example() {
 }
 
 #[test]
-fn a_check_notes_who_can_do_nothing() {
+fn a_check_warns_who_can_do_nothing() {
     let tmp = tempfile::tempdir().unwrap();
     let path = tmp.path().join("codeq.yaml");
     let yaml = "workerAuth:\n  staticTokens:\n    - token: t\n      subject: w\n      tenant: a\n";
@@ -27,13 +27,14 @@ fn a_check_notes_who_can_do_nothing() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     let said = codeq(&["config", "check", "--config", text(&path)]);
     assert_eq!(said.code, 0, "{}", said.err);
-    let notes: Vec<&str> = said.out.lines().filter(|line| line.starts_with("note: ")).collect();
+    let warnings: Vec<&str> =
+        said.out.lines().filter(|line| line.starts_with("warning: ")).collect();
     assert_eq!(
-        notes,
+        warnings,
         [
-            "note: producerAuth has no jwt and no staticTokens: nobody can enqueue",
-            "note: workerAuth.staticTokens[0] has no scopes: it may not claim or finish tasks",
-            "note: workerAuth.staticTokens[0] has no eventTypes: it may claim no task ('*' allows all)",
+            "warning: producerAuth has no jwt and no staticTokens: nobody can enqueue",
+            "warning: workerAuth.staticTokens[0] has no scopes: it may not claim or finish tasks",
+            "warning: workerAuth.staticTokens[0] has no eventTypes: it may claim no task ('*' allows all)",
         ]
     );
 }

@@ -27,6 +27,19 @@ fn dead_letters_are_found_grouped_replayed_and_purged() {
     let group = groups[0]["group"].as_str().unwrap();
     let of_group = shop.run(&["dlq", "list", "resize", "--group", group, "-o", "name"]).out;
     assert_eq!(of_group.lines().collect::<Vec<_>>(), [&second, &first]);
+    // Says how many it looked at, not how many it found.
+    let newest = |n: &str| {
+        shop.run(&["dlq", "list", "resize", "--group", group, "--limit", n, "-o", "name"])
+    };
+    let none = newest("1");
+    assert!(none.out.is_empty() && none.err.contains("none of the newest 1 "), "{}", none.err);
+    let some = newest("2");
+    assert_eq!(some.out.trim(), second);
+    assert!(some.err.contains("only the newest 2 were looked at"), "{}", some.err);
+    let all = newest("4");
+    assert!(all.out.lines().count() == 2 && !all.err.contains("newest"), "{}", all.err);
+    let other = shop.run(&["dlq", "list", "resize", "--group", "nothing"]);
+    assert!(other.err.contains("no dead letters that match"), "{}", other.err);
     let replay =
         |more: &[&str]| shop.run(&[&["dlq", "replay", "resize", "--group", group], more].concat());
     let dry: Value = serde_json::from_str(&replay(&["--dry-run"]).out).unwrap();

@@ -160,6 +160,28 @@ fn waiting_and_watching_end_with_the_task() {
 }
 
 #[test]
+fn a_failed_task_is_not_taken_for_a_cancelled_one() {
+    let shop = Shop::open();
+    let failed = shop.enqueue("mail", &[]);
+    assert_eq!(shop.claim("mail"), failed);
+    shop.post(&format!("/tasks/{failed}/result"), r#"{"status":"FAILED","error":"CANCELLED"}"#);
+    let cancelled = shop.enqueue("mail", &[]);
+    shop.json(&["task", "cancel", &cancelled]);
+    for (id, state) in [(&failed, "FAILED"), (&cancelled, "CANCELLED")] {
+        // Task and result are the same for both, so the error is all there is to say.
+        for verb in ["get", "result"] {
+            let shown = shop.run(&["task", verb, id, "-o", "table"]).out;
+            let has =
+                |words: [&str; 2]| shown.lines().any(|line| line.split_whitespace().eq(words));
+            assert!(has(["State", "FAILED"]) && has(["Error", "CANCELLED"]), "{shown}");
+        }
+        let history = shop.run(&["task", "history", id, "-o", "table"]).out;
+        let last = history.lines().last().unwrap();
+        assert_eq!(last.split_whitespace().nth(2), Some(state), "{history}");
+    }
+}
+
+#[test]
 fn a_task_says_why_it_waits() {
     let shop = Shop::open();
     let id = shop.enqueue("resize", &[]);

@@ -203,7 +203,7 @@ fn logs_in_json_are_json_from_the_first_line_to_the_last() {
         }
         lines
     };
-    // From start to stop, with notes about settings that the operator may not have intended.
+    // From start to stop, with warnings about settings that the operator may not have intended.
     let mut command = codeq(&["serve", "--data-dir", path, "--http-addr", "127.0.0.1:0"]);
     let mut process = Process::spawn(command.stderr(Stdio::piped()));
     let mut stderr = process.stderr();

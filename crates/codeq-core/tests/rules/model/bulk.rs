@@ -244,7 +244,7 @@ impl Model {
         let known = self.tasks.remove(at);
         let task = known.task;
         if let Some(key) = known.key
-            && known.made_at + DAY > self.now
+            && known.created_at_engine + DAY > self.now
         {
             self.old_keys.push(OldKey {
                 tenant: task.tenant,
@@ -253,7 +253,7 @@ impl Model {
                 payload: task.payload,
                 id: task.id,
                 place: task.place,
-                made_at: known.made_at,
+                created_at_engine: known.created_at_engine,
                 created_at: task.created_at,
             });
         }

@@ -2,13 +2,13 @@
 
 use super::*;
 
-/// The priority that a task gets: the nearest tier that is not above the wanted one, or else the lowest tier.
+/// The priority that a task gets: the highest tier at or below the wanted one, or else the lowest tier.
 pub(super) fn tier(policy: &Policy, wanted: i32) -> u8 {
     let wanted = wanted.clamp(0, 9) as u8;
     let mut tiers = policy.priority_tiers.clone();
     tiers.sort_unstable();
-    let not_above = tiers.iter().rev().find(|tier| **tier <= wanted);
-    not_above.or(tiers.first()).map_or(wanted, |tier| (*tier).min(9))
+    let highest = tiers.iter().rev().find(|tier| **tier <= wanted);
+    highest.or(tiers.first()).map_or(wanted, |tier| (*tier).min(9))
 }
 
 impl Model {
@@ -104,7 +104,7 @@ impl Model {
         task.place = if delay.is_some() || early { Place::Delayed } else { Place::Pending };
         self.tasks.push(Known {
             task,
-            made_at: self.now,
+            created_at_engine: self.now,
             lease_ends: None,
             delay_ends: delay.map(|delay| self.now + delay),
             run_ends: None,

@@ -58,8 +58,10 @@ impl Model {
                 swept.removed += 1;
             }
         }
-        self.old_keys.sort_by_key(|old| (old.made_at, old.id.seq()));
-        while left > 0 && self.old_keys.first().is_some_and(|old| old.made_at + DAY <= self.now) {
+        self.old_keys.sort_by_key(|old| (old.created_at_engine, old.id.seq()));
+        while left > 0
+            && self.old_keys.first().is_some_and(|old| old.created_at_engine + DAY <= self.now)
+        {
             self.old_keys.remove(0);
             left -= 1;
             swept.removed += 1;

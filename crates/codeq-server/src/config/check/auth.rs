@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use codeq_auth::mask::mask_url;
-use codeq_auth::{ADMIN, AuthConfig, GROUP_BYTES_MAX, JwtConfig, OPERATOR, Scope, StaticToken};
+use codeq_auth::{ADMIN, AuthConfig, JwtConfig, OPERATOR, Scope, StaticToken, is_group};
 use codeq_core::names::{check_command, check_tenant, check_worker};
 use sha2::{Digest, Sha256};
 use url::{Host, Url};
@@ -41,18 +41,18 @@ pub(super) fn check(auth: &AuthConfig, role: &str, problems: &mut Vec<Problem>) 
 
 /// Warnings about fixed worker tokens that authenticate but permit nothing.
 pub(super) fn idle_workers(workers: &AuthConfig) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut warnings = Vec::new();
     for (index, token) in workers.static_tokens.iter().enumerate() {
         let path = format!("workerAuth.staticTokens[{index}]");
         if token.scopes.is_empty() {
-            notes.push(format!("{path} has no scopes: it may not claim or finish tasks"));
+            warnings.push(format!("{path} has no scopes: it may not claim or finish tasks"));
         }
         if token.event_types.is_empty() {
             let text = "has no eventTypes: it may claim no task ('*' allows all)";
-            notes.push(format!("{path} {text}"));
+            warnings.push(format!("{path} {text}"));
         }
     }
-    notes
+    warnings
 }
 
 /// Whether the entry matches this plain token.
@@ -141,10 +141,6 @@ fn check_static(token: &StaticToken, path: &str, problems: &mut Vec<Problem>) {
     if token.worker_group.as_deref().is_some_and(|group| !is_group(group)) {
         problem(".workerGroup", "must be 1 to 128 bytes without control characters");
     }
-}
-
-fn is_group(group: &str) -> bool {
-    check_worker(group).is_ok() && group.len() <= GROUP_BYTES_MAX
 }
 
 fn is_bearer(token: &str) -> bool {

@@ -44,45 +44,45 @@ impl Config {
     }
 
     /// Startup warnings about settings that are valid but risky.
-    pub fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        let mut note = |said: bool, text: &str| {
-            if said {
-                notes.push(text.to_owned());
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let mut warn = |applies: bool, text: &str| {
+            if applies {
+                warnings.push(text.to_owned());
             }
         };
-        note(
+        warn(
             self.durability == Durability::Os,
             "durability is 'os': a power cut loses writes that were acknowledged",
         );
-        note(
+        warn(
             self.allow_producer_as_worker,
             "allowProducerAsWorker is on: every producer may act as a worker",
         );
         if let (Some((key, _)), None) = (self.exposed(), &self.tls.cert_file) {
             let text = "is open to the network without TLS: tokens travel in the clear unless a proxy \
                         adds it";
-            note(true, &format!("{key} {text}"));
+            warn(true, &format!("{key} {text}"));
         }
-        note(
+        warn(
             self.retention.dead_letter_seconds < self.retention_seconds,
             "retention.deadLetterSeconds is shorter than retentionSeconds: dead letters are removed before \
              other finished tasks",
         );
-        note(self.metrics.public, "metrics.public is on: /metrics answers everybody");
-        note(
+        warn(self.metrics.public, "metrics.public is on: /metrics answers everybody");
+        warn(
             !self.producer_auth.accepts_tokens(),
             "producerAuth has no jwt and no staticTokens: nobody can enqueue",
         );
         let producers_work = self.allow_producer_as_worker && self.producer_auth.accepts_tokens();
-        note(
+        warn(
             !self.worker_auth.accepts_tokens() && !producers_work,
             "workerAuth has no jwt and no staticTokens: nobody can claim",
         );
-        notes.extend(networks::opened(self));
-        notes.extend(auth::idle_workers(&self.worker_auth));
-        notes.extend(webhooks::unknown_tenants(self));
-        notes
+        warnings.extend(networks::opened(self));
+        warnings.extend(auth::idle_workers(&self.worker_auth));
+        warnings.extend(webhooks::unknown_tenants(self));
+        warnings
     }
 
     /// Whether the publicly known development token is accepted.

@@ -5,7 +5,6 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use codeq_webhooks::policy::unmapped;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::config::dev::DEV_TOKEN;
 use crate::config::model::Config;
 
 const MACHINE: &str = "services that listen on this machine only";
@@ -34,11 +33,10 @@ const fn v6([a, b, last]: [u16; 3], len: u8) -> IpNet {
 
 /// Warnings about the networks the configuration opens; none for a development server, which opens them on purpose.
 pub(super) fn opened(config: &Config) -> Vec<String> {
-    let mut tokens = config.producer_auth.static_tokens.iter();
-    if tokens.any(|token| token.token.as_deref() == Some(DEV_TOKEN)) {
+    if config.has_dev_token() {
         return Vec::new();
     }
-    let mut notes = Vec::new();
+    let mut warnings = Vec::new();
     for net in &config.webhooks.allowed_networks {
         let overlaps = |inside: &IpNet| {
             let net = unmapped(*net);
@@ -49,10 +47,10 @@ pub(super) fn opened(config: &Config) -> Vec<String> {
         said.dedup();
         if !said.is_empty() {
             let what = said.join("; ");
-            notes.push(format!(
+            warnings.push(format!(
                 "webhooks.allowedNetworks has {net}, which lets tenants reach {what}"
             ));
         }
     }
-    notes
+    warnings
 }

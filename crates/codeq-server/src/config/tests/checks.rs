@@ -1,6 +1,7 @@
 //! Readable but invalid values, and values passed to the engine.
 
 use codeq_core::task_backoff::Growth;
+use sha2::{Digest, Sha256};
 
 use super::*;
 use crate::config::{
@@ -59,7 +60,7 @@ fn numbers_out_of_range_are_refused() {
 }
 
 #[test]
-fn a_secret_for_an_unknown_tenant_is_noted() {
+fn a_secret_for_an_unknown_tenant_is_warned_about() {
     let secret = |tenant: &str| WebhookSecret { tenant: tenant.to_owned(), ..Default::default() };
     let mut config = Config::default();
     let token = StaticToken { tenant: "acme".to_owned(), ..StaticToken::default() };
@@ -67,7 +68,11 @@ fn a_secret_for_an_unknown_tenant_is_noted() {
     config.webhooks.secrets = vec![secret("acme"), secret("acmee")];
     let said = "webhooks.secrets[1] is for a tenant that has no token";
     let about = |config: &Config| {
-        config.notes().into_iter().filter(|note| note.contains("secrets")).collect::<Vec<_>>()
+        config
+            .warnings()
+            .into_iter()
+            .filter(|warning| warning.contains("secrets"))
+            .collect::<Vec<_>>()
     };
     assert_eq!(about(&config), [said]);
     config.worker_auth.jwt.push(Default::default());
@@ -307,9 +312,9 @@ fn an_exposed_server_requires_authentication() {
     );
     let jwt = "[{issuer: 'https://i.example', audience: codeq}]";
     let env = [("CODEQ_HTTP_ADDR", "[::]:8080"), ("CODEQ_WORKER_AUTH_JWT", jwt)];
-    let notes = from_env(&env).unwrap().config.notes();
-    assert!(notes.len() == 2 && notes[0].contains("without TLS"), "{notes:?}");
-    assert!(notes[1].ends_with("nobody can enqueue"), "{notes:?}");
+    let warnings = from_env(&env).unwrap().config.warnings();
+    assert!(warnings.len() == 2 && warnings[0].contains("without TLS"), "{warnings:?}");
+    assert!(warnings[1].ends_with("nobody can enqueue"), "{warnings:?}");
 
     let mut config = Config::dev("d".into(), ([127, 0, 0, 1], 8080).into()).unwrap();
     config.http_addr = ([10, 0, 0, 1], 8080).into();
@@ -320,38 +325,41 @@ fn an_exposed_server_requires_authentication() {
 }
 
 #[test]
-fn workers_without_permissions_are_noted() {
+fn workers_without_permissions_are_warned_about() {
     let mut config = Config::dev("dir".into(), ([127, 0, 0, 1], 0).into()).unwrap();
     config.allow_producer_as_worker = false;
-    assert_eq!(config.notes(), Vec::<String>::new());
+    assert_eq!(config.warnings(), Vec::<String>::new());
     let idle = StaticToken { scopes: vec![], ..config.worker_auth.static_tokens[0].clone() };
     let blind = StaticToken { event_types: vec![], ..config.worker_auth.static_tokens[0].clone() };
     config.worker_auth.static_tokens.extend([idle, blind]);
     assert_eq!(
-        config.notes(),
+        config.warnings(),
         [
             "workerAuth.staticTokens[1] has no scopes: it may not claim or finish tasks",
             "workerAuth.staticTokens[2] has no eventTypes: it may claim no task ('*' allows all)",
         ]
     );
     config.worker_auth.static_tokens.clear();
-    let said = |config: &Config| config.notes().pop().unwrap_or_default();
+    let said = |config: &Config| config.warnings().pop().unwrap_or_default();
     assert!(said(&config).ends_with("nobody can claim"), "{}", said(&config));
     config.allow_producer_as_worker = true;
     assert!(said(&config).starts_with("allowProducerAsWorker"), "{}", said(&config));
     config.producer_auth.static_tokens.clear();
-    assert_eq!(config.notes().iter().filter(|note| note.contains("nobody can ")).count(), 2);
+    assert_eq!(
+        config.warnings().iter().filter(|warning| warning.contains("nobody can ")).count(),
+        2
+    );
 }
 
 #[test]
-fn sensitive_networks_are_noted() {
-    let notes = |networks: &str| {
+fn sensitive_networks_are_warned_about() {
+    let warnings = |networks: &str| {
         let config = from_env(&[("CODEQ_WEBHOOKS_ALLOWED_NETWORKS", networks)]).unwrap().config;
-        let notes = config.notes().into_iter();
-        notes.filter(|note| note.starts_with("webhooks.")).collect::<Vec<_>>()
+        let warnings = config.warnings().into_iter();
+        warnings.filter(|warning| warning.starts_with("webhooks.")).collect::<Vec<_>>()
     };
     for harmless in ["[]", "[10.0.0.0/8, 192.168.1.7]", "['fd00:1::/32', 100.64.0.0/12]"] {
-        assert_eq!(notes(harmless), [""; 0], "{harmless}");
+        assert_eq!(warnings(harmless), [""; 0], "{harmless}");
     }
     let cases = [
         ("[127.0.0.1]", "has 127.0.0.1/32, ", "this machine"),
@@ -365,7 +373,7 @@ fn sensitive_networks_are_noted() {
         ("[10.0.0.0/8, 0.0.0.0/0]", "has 0.0.0.0/0, ", "on this machine only; link-local"),
     ];
     for (networks, which, what) in cases {
-        let said = notes(networks);
+        let said = warnings(networks);
         assert!(said.len() == 1 && said[0].contains(which), "{networks} {said:?}");
         assert!(said[0].contains(what), "{networks} {said:?}");
     }
@@ -374,6 +382,25 @@ fn sensitive_networks_are_noted() {
         let error = from_env(&[("CODEQ_WEBHOOKS_ALLOWED_NETWORKS", bad)]).unwrap_err().to_string();
         assert!(error.contains("expected a network or an address"), "{bad} {error}");
     }
+}
+
+#[test]
+fn a_development_server_may_call_this_machine_however_its_token_is_written() {
+    let plain = StaticToken { token: Some(DEV_TOKEN.to_owned()), ..StaticToken::default() };
+    let hash = crate::hex::hex(&Sha256::digest(DEV_TOKEN));
+    let hashed = StaticToken { token_sha256: Some(hash), ..StaticToken::default() };
+    let other = StaticToken { token: Some("other".to_owned()), ..StaticToken::default() };
+    let is_warned = |producer: &StaticToken, worker: &StaticToken| {
+        let mut config = Config::default();
+        config.webhooks.allowed_networks = vec!["127.0.0.0/8".parse().unwrap()];
+        config.producer_auth.static_tokens = vec![producer.clone()];
+        config.worker_auth.static_tokens = vec![worker.clone()];
+        config.warnings().iter().any(|warning| warning.starts_with("webhooks.allowedNetworks"))
+    };
+    for dev in [&plain, &hashed] {
+        assert!(!is_warned(dev, &other) && !is_warned(&other, dev), "{dev:?}");
+    }
+    assert!(is_warned(&other, &other));
 }
 
 #[test]
@@ -422,9 +449,9 @@ fn settings_reach_the_engine() {
     assert_eq!(settings.dead_letter_retention, 2_000);
     let callback = (settings.callback_attempts, settings.callback_base, settings.callback_max);
     assert_eq!(callback, (4, 5_000, 6_000));
-    assert!(config.notes()[0].starts_with("durability is 'os'"));
+    assert!(config.warnings()[0].starts_with("durability is 'os'"));
     let shorter = "retention.deadLetterSeconds is shorter than retentionSeconds";
-    assert!(config.notes()[1].starts_with(shorter), "{:?}", config.notes());
+    assert!(config.warnings()[1].starts_with(shorter), "{:?}", config.warnings());
 }
 
 #[test]

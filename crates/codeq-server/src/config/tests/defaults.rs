@@ -128,6 +128,9 @@ fn the_defaults_are_those_of_the_rules() {
     let config = Config::default();
     assert_eq!(config.settings(), codeq_core::settings::Settings::default());
     assert_eq!(config.check(), []);
-    let notes = config.notes();
-    assert!(notes.len() == 2 && notes.iter().all(|note| note.contains("nobody can ")), "{notes:?}");
+    let warnings = config.warnings();
+    assert!(
+        warnings.len() == 2 && warnings.iter().all(|warning| warning.contains("nobody can ")),
+        "{warnings:?}"
+    );
 }

@@ -90,7 +90,7 @@ fn purge_queue() -> Operation {
     Operation::new(
         "queue",
         "Purge a queue",
-        "Cancels matching tasks that are waiting or delayed, up to `limit` per call. A call works for at most a \
+        "Cancels matching tasks that are ready or delayed, up to `limit` per call. A call works for at most a \
          quarter of a second. Repeat with `cursor` as long as the response has `nextCursor`. Use `dryRun` first.",
     )
     .optional_body::<PurgeRequest>(json!({ "before": "2026-01-31T00:00:00Z", "dryRun": true }))
@@ -102,7 +102,7 @@ fn cancel_tasks() -> Operation {
     Operation::new(
         "queue",
         "Cancel tasks of a queue",
-        "Cancels matching tasks that are waiting or delayed, up to `limit` per call: they finish at once, as `FAILED` \
+        "Cancels matching tasks that are ready or delayed, up to `limit` per call: they finish at once, as `FAILED` \
          with the error `CANCELLED`. With `includeRunning`, it then asks the workers of matching running tasks to stop. \
          A call works for at most a quarter of a second. Repeat with `cursor` as long as the response has \
          `nextCursor`. Use `dryRun` first.",

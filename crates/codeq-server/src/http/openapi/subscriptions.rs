@@ -6,7 +6,7 @@ use super::operation::Operation;
 use crate::http::subscriptions::{Body, List, Renewal, Request, Subscribed};
 use crate::service::Code;
 
-const WRITE: &[Code] = &[Code::InvalidSubscription, Code::InvalidTenant, Code::RecordChanged];
+const WRITE: &[Code] = &[Code::InvalidSubscription, Code::InvalidTenant];
 
 /// The documentation of each operation, by operation id.
 pub fn operations() -> Vec<(&'static str, Operation)> {
@@ -49,7 +49,7 @@ fn renew() -> Operation {
     .optional_body::<Renewal>(json!({ "ttlSeconds": 300 }))
     .answers::<Subscribed>(200, "The subscription's id, and when it ends.")
     .refuses(WRITE)
-    .refuses(&[Code::NotFound])
+    .refuses(&[Code::NotFound, Code::RecordChanged])
 }
 
 fn list_all() -> Operation {
@@ -72,5 +72,5 @@ fn unsubscribe() -> Operation {
     let about = "A worker can remove its own subscriptions, an admin any of the tenant's.";
     Operation::new("subscription", "Remove a subscription", about)
         .answers_nothing(204, "The subscription was removed.")
-        .refuses(&[Code::NotFound, Code::RecordChanged])
+        .refuses(&[Code::NotFound])
 }

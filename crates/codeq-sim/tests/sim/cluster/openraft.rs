@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use codeq_raft::runtime::Runtime;
 use codeq_sim::cluster::executor::Executor;
-use codeq_sim::cluster::network::{Bus, NetworkConditions};
+use codeq_sim::cluster::network::{NetworkConditions, SimNetwork};
 use openraft::error::{
     Fatal, NetworkError, RPCError, RaftError, ReplicationClosed, StreamingError,
 };
@@ -164,12 +164,12 @@ enum Reply {
     Failed,
 }
 
-type ToyBus = Bus<Question, Reply>;
+type ToyNetwork = SimNetwork<Question, Reply>;
 type ToyError = RPCError<u64, (), RaftError<u64>>;
 
-struct Peers(ToyBus, u64);
+struct Peers(ToyNetwork, u64);
 
-struct Peer(ToyBus, u64, u64);
+struct Peer(ToyNetwork, u64, u64);
 
 impl RaftNetworkFactory<Toy> for Peers {
     type Network = Peer;
@@ -227,7 +227,7 @@ impl RaftNetwork<Toy> for Peer {
 /// Three nodes.
 struct Cluster {
     executor: Executor,
-    bus: ToyBus,
+    network: ToyNetwork,
     stores: BTreeMap<u64, Store>,
     rafts: Arc<Mutex<BTreeMap<u64, Raft<Toy>>>>,
 }
@@ -235,9 +235,9 @@ struct Cluster {
 impl Cluster {
     fn new(seed: u64, conditions: NetworkConditions) -> Cluster {
         let executor = Executor::new(seed);
-        let bus = ToyBus::new(&executor, seed, conditions);
+        let network = ToyNetwork::new(&executor, seed, conditions);
         let stores = (1..=3).map(|node| (node, Store::default())).collect();
-        let cluster = Cluster { executor, bus, stores, rafts: Arc::default() };
+        let cluster = Cluster { executor, network, stores, rafts: Arc::default() };
         for node in 1..=3 {
             cluster.executor.boot(node, (node as i64 - 2) * 1_000_000);
             cluster.start(node);
@@ -247,7 +247,7 @@ impl Cluster {
 
     /// Starts a node with what its store holds.
     fn start(&self, node: u64) {
-        let (bus, rafts) = (self.bus.clone(), Arc::clone(&self.rafts));
+        let (network, rafts) = (self.network.clone(), Arc::clone(&self.rafts));
         let store = self.stores[&node].clone();
         self.executor.restart(node);
         self.executor.spawn_on(Some(node), async move {
@@ -258,11 +258,11 @@ impl Cluster {
                 ..Config::default()
             };
             let config = Arc::new(config.validate().unwrap());
-            let peers = Peers(bus.clone(), node);
+            let peers = Peers(network.clone(), node);
             let raft: Raft<Toy> =
                 Raft::new(node, config, peers, store.clone(), store).await.unwrap();
             let receiver = raft.clone();
-            bus.attach(
+            network.attach(
                 node,
                 Arc::new(move |_, question| {
                     let raft = receiver.clone();
@@ -287,7 +287,7 @@ impl Cluster {
     }
 
     fn crash(&self, node: u64) {
-        self.bus.detach(node);
+        self.network.detach(node);
         let raft = self.rafts.lock().remove(&node);
         self.executor.with_owner(Some(node), || drop(raft));
         self.executor.crash(node);
@@ -341,12 +341,12 @@ fn story(seed: u64, conditions: NetworkConditions) -> u64 {
     }
     cluster.await_values(&[1, 2, 3, 4, 5]);
     let others: Vec<u64> = (1..=3).filter(|node| *node != first).collect();
-    cluster.bus.part(&[first], &others);
+    cluster.network.part(&[first], &others);
     cluster.write(first, 99);
     let second = cluster.await_leader(Some(first));
     cluster.write(second, 6);
     cluster.executor.run_for(SECOND * 2);
-    cluster.bus.heal();
+    cluster.network.heal();
     cluster.await_values(&[1, 2, 3, 4, 5, 6]);
     cluster.crash(second);
     let third = cluster.await_leader(Some(second));

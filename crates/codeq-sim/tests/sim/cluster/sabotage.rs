@@ -1,4 +1,5 @@
-//! Planted bugs prove the checkers: those that a few seeds reveal. `codeq sim --cluster --sabotage all` plants them all.
+//! Planted bugs prove the checkers: those that a few seeds reveal. `codeq sim --cluster --sabotage all` plants all bugs
+//! but `CheckpointOld`, which only a scripted trap can show.
 
 use codeq_sim::cluster::sabotage::{ALL, catch};
 

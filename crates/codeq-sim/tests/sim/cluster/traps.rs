@@ -1,4 +1,4 @@
-//! The traps of a replicated queue, each with the history that springs it. docs/testing.md lists them.
+//! The traps of a replicated queue, each with a script of the events that lead into it. docs/testing.md lists them.
 //!
 //! A script says what happens, step by step, while all checkers of the simulator run. If a planted bug breaks the rule, the
 //! same script must notice it.

@@ -25,7 +25,7 @@ async fn a_ready_is_held_longer_than_any_request_and_connection_waits() {
     let second = server.task("rare").await;
     let batch = worker.tasks().await;
     assert_eq!(batch.iter().map(|task| &*task.id).collect::<Vec<_>>(), [&*second]);
-    // Both credits are used up.
+    // Both Readys are used up.
     server.task("rare").await;
     worker.settle().await;
     worker.closes().await;
@@ -102,7 +102,7 @@ async fn a_ready_sets_leases_and_commands() {
 }
 
 #[tokio::test]
-async fn one_task_wakes_one_credit_of_many() {
+async fn one_task_wakes_one_ready_of_many() {
     let server = Harness::start().await;
     let mut workers = Vec::new();
     for n in 0..20 {
@@ -121,7 +121,7 @@ async fn one_task_wakes_one_credit_of_many() {
     for worker in &mut workers {
         worker.settle().await;
     }
-    // The next task goes to another credit of any of the workers: nobody has lost a credit.
+    // The next task goes to another Ready of any of the workers: nobody has lost a Ready.
     let id = server.task("c").await;
     let answers = workers.iter_mut().map(|worker| Box::pin(worker.answer()));
     let (answer, other, _) = select_all(answers).await;
@@ -129,7 +129,7 @@ async fn one_task_wakes_one_credit_of_many() {
 }
 
 #[tokio::test]
-async fn the_longest_waiting_credit_is_woken_first() {
+async fn the_longest_waiting_ready_is_woken_first() {
     let server = Harness::with(|config| config.shards = Some(1)).await;
     let mut workers = Vec::new();
     for n in 0..10 {
@@ -153,7 +153,7 @@ enum Leave {
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_gives_its_credits_back() {
+async fn a_stream_that_ends_drops_its_readys() {
     let server = Harness::start().await;
     for leave in [Leave::HalfClose, Leave::Stream, Leave::Connection] {
         let shared = channel(server.worker_addr()).await;
@@ -226,7 +226,7 @@ async fn leases_stay_when_the_stream_ends_until_they_expire() {
     first.closes().await;
     let task = server.get(PRODUCER, &format!("tasks/{id}")).await.expect(200).json();
     assert_eq!((&task["status"], &task["workerId"]), (&json!("IN_PROGRESS"), &json!("worker/one")));
-    // Somebody else's credit gets it when the lease is over.
+    // Somebody else's Ready gets it when the lease is over.
     let mut second = Worker::open_as(server.worker_addr(), WORKER, "two").await;
     let task = second.take("c").await;
     assert_eq!((&*task.id, task.attempts, task.fence), (&*id, 1, 2));
@@ -239,7 +239,7 @@ async fn leases_stay_when_the_stream_ends_until_they_expire() {
 }
 
 #[tokio::test]
-async fn too_many_credits_end_the_stream() {
+async fn too_many_readys_end_the_stream() {
     let server = Harness::start().await;
     let mut worker = Worker::open(server.worker_addr(), WORKER).await;
     for _ in 0..10_000 {
@@ -255,7 +255,7 @@ async fn too_many_credits_end_the_stream() {
 }
 
 #[tokio::test]
-async fn every_credit_of_many_is_answered() {
+async fn every_ready_of_many_is_answered() {
     let server = Harness::start().await;
     let mut worker = Worker::open(server.worker_addr(), WORKER).await;
     // More than the server looks for at once: the others get their turn as these are answered.
