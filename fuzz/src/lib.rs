@@ -1,4 +1,4 @@
-//! The functions that read bytes from outside, each as a function of those bytes. Each must return: a panic is a bug.
+//! Everything that reads bytes from outside, wrapped in functions of those bytes. Each must return: a panic is a bug.
 
 pub mod commands;
 pub mod configuration;

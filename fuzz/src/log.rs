@@ -26,8 +26,8 @@ const SEGMENTS: [(&str, &[u8; 1024]); 8] = files![
 ];
 const WATERMARK: [(&str, &[u8; 8192]); 1] = files!["watermark"];
 
-/// The first byte says which file is changed, the next two where, the fourth whether the checksums are corrected; the
-/// rest is written there. Opening the changed log and verifying it must reach the same verdict.
+/// The first byte chooses a file, the next two a position in it, and the fourth says whether to correct the checksums. The
+/// other bytes are written at that position. Opening the changed log and verifying it must reach the same verdict.
 pub fn run(data: &[u8]) {
     let Some(([file, low, high, mend], patch)) = data.split_first_chunk::<4>() else { return };
     let mut files: Vec<(&str, Vec<u8>)> =

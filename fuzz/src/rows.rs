@@ -32,7 +32,7 @@ pub fn run(data: &[u8]) {
         Some(Table::Outbox) => read!(OutboxRow, key),
         Some(Table::Meta) => read!(MetaRow, key),
         Some(Table::Record) => read!(RecordRow, key),
-        // Their values are numbers of fixed length, or empty.
+        // The values of the other tables are numbers of fixed length, or empty.
         _ => {}
     }
 }

@@ -163,7 +163,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         let start: &str = from.queue.as_deref().unwrap_or_default();
         let queues = self.state.queues_from(&part.tenant, Bound::Included(start));
         let queues: Vec<(&Arc<str>, QueueId)> = queues.take(budget.look).collect();
-        let most = budget.look;
+        let queues_max = budget.look;
         for (name, id) in &queues {
             let resumed = from.queue.as_ref() == Some(*name);
             let at =
@@ -190,7 +190,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
                 }
             }
         }
-        if let (true, Some((name, _))) = (queues.len() == most, queues.last()) {
+        if let (true, Some((name, _))) = (queues.len() == queues_max, queues.last()) {
             let list = FINISHED.len() as u8;
             plan.next = Some(BulkFrom { queue: Some(Arc::clone(name)), list, after: Seq(0) });
         }

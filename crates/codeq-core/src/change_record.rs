@@ -45,7 +45,7 @@ impl State {
         slots.map(|slot| (slot.seq, slot.expires_at))
     }
 
-    /// Kind, tenant, name, number and expiry of every record, in this order.
+    /// Kind, tenant, name, number and expiry of every record, ordered by kind, tenant and name.
     pub fn records(
         &self,
     ) -> impl Iterator<Item = (RecordKind, &Arc<str>, &Arc<str>, Seq, Option<Millis>)> {

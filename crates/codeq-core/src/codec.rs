@@ -121,7 +121,7 @@ pub(crate) fn decode_grown<T: DeserializeOwned>(
     row.map_err(|error| KvError::Corrupt { table, key, reason: error.to_string() })
 }
 
-/// Starts a log record: the commands that one shard applied at one moment. `buffer` is empty.
+/// Starts a log record at the end of a buffer: the commands that one shard applied at one moment.
 pub fn begin_record(at: Moment, buffer: &mut Vec<u8>) {
     buffer.push(RECORD_VERSION);
     buffer.extend_from_slice(&at.now.to_le_bytes());

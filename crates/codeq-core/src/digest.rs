@@ -36,7 +36,7 @@ pub fn digest<K: KvRead + ?Sized>(state: &State, kv: &K) -> Result<[u8; 32], KvE
 }
 
 /// A rolling hash over the rows that the rules write, in order. Two copies of a shard that applied the same commands
-/// have the same one; if a rule ever behaved differently on one of them, theirs differ from then on.
+/// have the same digest; if a rule ever behaved differently on one of them, their digests differ from then on.
 ///
 /// It does not cover [`State::write_back`], because copies checkpoint at different times. Whoever wants a digest passes
 /// [`WriteDigest::over`] to [`State::apply`] instead of the tables, so that nobody else pays for it.

@@ -450,7 +450,7 @@ impl TaskRow {
         if self.run_until > 0 { until.min(self.run_until) } else { until }
     }
 
-    /// Whether the lease lasts until the attempt's maximum run time, and not less.
+    /// Whether the lease lasts as long as the attempt may run.
     pub(crate) fn runs_until_limit(&self) -> bool {
         let until = self.lease.as_ref().map_or(0, |lease| lease.until);
         self.run_until > 0 && until >= self.run_until

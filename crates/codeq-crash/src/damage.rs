@@ -298,7 +298,8 @@ impl Image {
         Ok(tally)
     }
 
-    /// Removes every file, and replaces it with every other file of the same kind.
+    /// Removes and empties every file, swaps it with every other of the same kind, and replaces it with the other image's.
+    /// Removes and replaces whole directories, and adds a shard.
     pub fn files(&self, other: &Image) -> anyhow::Result<Tally> {
         let mut tally = Tally::default();
         let files = files(&self.image())?;

@@ -80,7 +80,7 @@ pub struct Expectations {
     pub gone: BTreeSet<TaskId>,
     /// Every (tenant, payload) ever sent, and the key it was sent with.
     pub sent: BTreeMap<(String, Digest), Option<String>>,
-    /// Those whose enqueue is unknown: the task may exist.
+    /// Every (tenant, payload) whose enqueue has an unknown outcome: the task may exist.
     pub possible: BTreeSet<(String, Digest)>,
     /// Operations that were acknowledged.
     pub acked: u64,

@@ -86,6 +86,7 @@ fn one(root: &Path, errno: i32, number: u64, tally: &mut Tally) -> anyhow::Resul
                 (_, Some(_)) => tally.stopped += 1,
                 (Err(error), None) => bail!("{error}, but the engine reports no failure"),
             }
+            // Nothing may be acknowledged after a reported failure.
             if failure.is_some() && client.enqueue(engine).is_ok() {
                 bail!("acknowledged after the failure");
             }
@@ -109,8 +110,7 @@ fn open(faults: &Arc<Faults>, data: &Path) -> Result<Engine, OpenError> {
     Engine::open_with(disk, data, options(), SystemClock::new(), 1)
 }
 
-/// Continues after a full disk, as clients do; stops at anything else. Nothing may be acknowledged after a reported
-/// failure.
+/// Continues after a full disk, as clients do; stops at anything else.
 fn work(engine: &Engine, client: &mut SmallClient) -> Result<(), EngineError> {
     let mut first = Ok(());
     let mut note = |result: Result<(), EngineError>| match result {

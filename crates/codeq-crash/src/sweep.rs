@@ -70,7 +70,7 @@ fn look(dir: &Path) -> anyhow::Result<Opened> {
     })
 }
 
-/// Runs all sweeps and returns a summary.
+/// Runs all sweeps and prints a summary.
 pub fn run(sweep: &Sweep) -> anyhow::Result<()> {
     let image = Image::make(&sweep.copies.root)?;
     let cuts = truncations(&image)?;
@@ -91,8 +91,8 @@ impl Image {
     pub fn make(root: &Path) -> anyhow::Result<Image> {
         let dir = tempfile::tempdir_in(root)?;
         let live = dir.path().join("live");
-        // Only the requested checkpoint. If another one covered the last frames, every cut below it would make a log that
-        // ends before its store: no crash leaves that, and no open accepts it.
+        // No checkpoint except the requested one. If another one covered the last frames, every cut below it would make a
+        // log that ends before its store: no crash leaves that, and no open accepts it.
         let unhurried =
             Options { memtable_bytes: 1 << 30, checkpoint_log_bytes: u64::MAX, ..options() };
         let engine = Engine::open(&live, unhurried).context("make the image")?;

@@ -1,8 +1,8 @@
 //! Online backup to a directory, and restore.
 //!
 //! A backup is a normal data directory: the stores as of a checkpoint, and a log that begins after it. Restoring
-//! means copying it into place; [`restore`] does that with checks. Both mark their target until it is complete. A
-//! backup is read back and verified before it counts as complete.
+//! means copying it into place; [`restore`] does that with checks. A backup and a restore both mark their target until it
+//! is complete. A backup is read back and verified before it counts as complete.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -7,7 +7,7 @@
 //! INCOMPLETE        only while the directory is being created, see `incomplete`
 //! INSTALL           only while the rows of another node replace those of this one, see `install`
 //! log/              the log of all shards
-//! raft/             only in a member of a cluster: its vote and the other members
+//! raft/             only in a member of a cluster: its vote and the members
 //! shard-000/store   the rows of a shard, as of its last checkpoint
 //! shard-000/store.incoming   rows of another node, only before and while they are installed
 //! ```

@@ -36,7 +36,7 @@ pub const WAITERS_MAX: usize = 100_000;
 pub const WAITERS_PER_TENANT_MAX: usize = WAITERS_MAX / 2;
 /// Maximum number of shards.
 pub const SHARDS_MAX: u16 = 64;
-/// How long the engine waits before it retries on a full disk.
+/// How long the engine waits before it retries after a lack of disk space or file descriptors.
 pub const FULL_DISK_RETRY: Duration = Duration::from_secs(1);
 
 /// A shard that waits for a deadline reads the clocks again after this: the wall clock may have been set, or the

@@ -223,7 +223,7 @@ impl StoreLocation<'_> {
     }
 }
 
-/// Most damaged stores kept next to a rebuilt one.
+/// Maximum number of damaged stores kept next to a rebuilt one.
 const ASIDE_MAX: u32 = 8;
 
 fn create(

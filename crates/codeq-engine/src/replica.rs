@@ -33,8 +33,8 @@ use crate::scrub::Scrub;
 use crate::shard::Shard;
 use crate::status::{ShardChannels, Status};
 
-/// Number of entries whose digests are kept, to be compared with the leader's. With each entry, a leader sends the digests
-/// as of the entry that it applied last, so only its entries in flight lie between the two.
+/// Number of entries whose digests are kept, to be compared with the leader's. Each entry carries the leader's digests as
+/// of the last entry that it had applied, so a node has to look back only as far as the leader had entries in flight.
 const DIGESTS_KEPT: usize = 1_024;
 
 /// Reports a finished checkpoint to the caller that waits for it.

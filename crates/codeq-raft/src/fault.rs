@@ -8,7 +8,7 @@
 pub enum Fault {
     /// A new leader proposes before it has applied what its log held.
     ProposeBeforeReady,
-    /// An entry that was proposed in an earlier term than it was committed in is applied all the same.
+    /// An entry is applied although a leader wrote it in a later term than it was proposed in.
     NoFence,
     /// Answers go to the oldest proposal in flight, whichever entry was committed.
     AnswerByPosition,

@@ -326,7 +326,7 @@ impl Journal {
         self.purged = Some(log_id);
     }
 
-    /// Called when the record of a snapshot in the journal is durable.
+    /// Called when the journal's record of a snapshot is durable.
     pub(crate) fn jumped(&mut self, log_id: LogId) -> Result<(), Contradiction> {
         self.on_jump(log_id)?;
         self.purged = self.purged.max(self.base);

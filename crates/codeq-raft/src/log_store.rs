@@ -289,7 +289,8 @@ impl LogStore {
         Ok(())
     }
 
-    /// The highest index such that the entries after it have at least this many bytes; `None` if all together have fewer.
+    /// The highest index such that the entries after it have at least this many bytes; `None` if that takes all entries, or
+    /// if all together have fewer.
     pub fn index_keeping(&self, bytes: u64) -> Option<u64> {
         self.inner.journal.lock().index_keeping(bytes)
     }

@@ -160,8 +160,8 @@ impl Node {
         self.shared.time.moment().is_some() && self.shared.gates.may_lead()
     }
 
-    /// Checkpoints the rows and frees the log before the previous checkpoint. A node that needs what is gone gets
-    /// the rows instead.
+    /// Checkpoints the rows and frees the log up to the previous checkpoint. A node that needs what is gone gets the rows
+    /// instead.
     pub async fn compact(&self) {
         self.shared.compact(&self.raft, u64::MAX).await;
     }

@@ -11,9 +11,9 @@ use crate::runtime;
 use crate::storage::{Refusal, Storage};
 
 impl Storage {
-    /// Makes sure that entries of this many bytes fit into the log, and prepares a segment if need be. More than a frame
-    /// counts as one frame: more may never be free at once, and the log prepares further segments while it writes. Any
-    /// disk error other than a shortage stops the node.
+    /// Makes sure that entries of this many bytes fit into the log, and prepares a segment if need be. More bytes than one
+    /// frame can have count as one full frame: more may never be free at once, and the log prepares further segments while
+    /// it writes. Any disk error other than a shortage stops the node.
     pub async fn make_room(self: &Arc<Storage>, bytes: u64) -> Result<(), EngineError> {
         if self.has(Fault::IgnoreFullDisk) {
             return Ok(());

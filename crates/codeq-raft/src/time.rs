@@ -138,7 +138,7 @@ pub(crate) fn start(
     }
 }
 
-/// The current engine time according to the latest note, if that counts. Not the highest estimate: a node that was cut
+/// The current engine time according to the latest note, if that note counts. Not the highest estimate: a node that was cut
 /// off for an hour has an old note, and its clock has drifted since.
 pub(crate) fn estimate(notes: &[TimeNote], last: Stamp) -> Option<Millis> {
     let order = |note: &TimeNote| (note.leader, note.moment);
@@ -153,7 +153,7 @@ pub(crate) fn by_now(note: &TimeNote) -> Millis {
 }
 
 /// A reading that is not ahead of the true time, provided that at most a minority of all voters has clocks that are ahead:
-/// it skips as many of the highest readings as a minority can have nodes. It may be behind; deadlines are then late.
+/// it skips as many of the highest readings as a minority has nodes. It may be behind; deadlines are then late.
 fn cautious(walls: &mut [Millis], voters: usize) -> Millis {
     walls.sort_unstable();
     let wrong = voters.saturating_sub(1) / 2;

@@ -2,8 +2,8 @@
 //!
 //! [`simulator::run`] runs one seed: clients whose behaviour the seed decides, the engine's own parts without their
 //! threads, virtual time, and a disk that loses and tears writes, fails and fills up. The [`invariants`] check the rows
-//! and what the clients were told, which is in a [`ledger`]. Each is one file, and none of them needs the simulator, so
-//! `fsck` and the crash tests of the real program use the checkers of the rows as well.
+//! and what the clients were told, which is in a [`ledger`]. Each invariant is one file, and none of them needs the
+//! simulator, so `fsck` and the crash tests of the real program use the checkers of the rows as well.
 //!
 //! Nothing here reads a clock, starts a thread or depends on hash order: a seed determines a run, and one command
 //! repeats a failing one. Planted bugs ([`sabotage`]) test that the checkers notice them.

@@ -6,7 +6,7 @@ use codeq_engine::Durability;
 use crate::disk::{Class, Faults};
 use crate::invariants::Violation;
 use crate::server::{Server, Stopped};
-use crate::simulator::{Run, mark_all};
+use crate::simulator::{Run, mark_applied};
 
 /// Maximum number of consecutive crashes during a restart.
 const RESTARTS_MAX: u64 = 4;
@@ -225,7 +225,7 @@ impl Run {
         for number in 0..shards {
             if let Some(server) = &mut self.server {
                 let at = server.run_shard(number, &mut self.saboteur)?;
-                mark_all(self, number, at);
+                mark_applied(self, number, at);
             }
         }
         if let Some(server) = &mut self.server {

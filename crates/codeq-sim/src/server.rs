@@ -235,7 +235,7 @@ impl Server {
         self.node.log.room() < reserve || (waiting && memory > self.options.memtable_bytes * 4)
     }
 
-    /// Gives what was applied to the log, as one frame. With [`Durability::Os`], answers follow at once.
+    /// Appends all applied groups to the log as one frame. With [`Durability::Os`], or if `early`, answers follow at once.
     pub fn append(&mut self, model: &mut Model, early: bool) -> Result<(), Stopped> {
         if self.is_written {
             self.sync(model)?;

@@ -397,7 +397,7 @@ impl Run {
         }
     }
 
-    /// Adds something that both runs of a seed must agree on.
+    /// Adds to the trace something that must be the same in every run of the seed.
     pub(crate) fn trace(&mut self, what: u64) {
         self.report.trace = split_mix64(self.report.trace ^ what);
     }
@@ -455,8 +455,8 @@ pub(crate) fn learn(workload: &mut Workload, command: &Command, reply: &Reply) {
     }
 }
 
-/// Notes that requests which had arrived at a shard were applied at this moment.
-pub(crate) fn mark_all(run: &mut Run, number: usize, at: Moment) {
+/// Notes that the requests that had arrived at a shard were applied at this moment.
+pub(crate) fn mark_applied(run: &mut Run, number: usize, at: Moment) {
     mark(&mut run.in_flight, &mut run.shard_runs, number, at);
 }
 

@@ -3,10 +3,10 @@
 //! `cargo run --release -p codeq-store --example flush_vs_log -- [directory] [seconds] [rounds] [MiB between syncs]`
 //!
 //! One thread writes groups of 4 to 40 KiB to a file that has been written before, as the log does, and syncs each. A
-//! second thread fills memtables. Rounds alternate: without checkpoints the memtables are discarded, with checkpoints
-//! one after the other, of 64 MiB each, is flushed. (Without a second thread, the first one's CPU goes to sleep
-//! during syncs, and a sync takes 3.6 ms on a virtual machine instead of 0.3 ms: that would make checkpoints look
-//! good.) Prints the medians over the rounds.
+//! second thread fills memtables. Rounds alternate: in one, the memtables are discarded ("without checkpoints"); in the
+//! next, they are flushed one after the other, 64 MiB each ("with checkpoints"). (Without a second thread, the first
+//! one's CPU goes to sleep during syncs, and a sync takes 3.6 ms on a virtual machine instead of 0.3 ms: that would
+//! make checkpoints look good.) Prints the medians over the rounds.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

@@ -65,7 +65,8 @@ impl CheckpointNumbers {
         numbers.insert("position", self.position)?;
         numbers.insert("live_bytes", self.live_bytes)?;
         if self.digest != 0 {
-            // With its position: a release that knows nothing of digests leaves an old one behind.
+            // With its position, which shows if it is stale: a release that knows nothing of digests writes later
+            // checkpoints and leaves the digest as it was.
             numbers.insert("digest", self.digest)?;
             numbers.insert("digest_position", self.position)?;
         }

@@ -44,8 +44,8 @@ pub struct FlushJob {
 pub(crate) struct FileState {
     pub(crate) view: Arc<View>,
     pub(crate) checkpoint: CheckpointNumbers,
-    /// Disk bytes per 1000 bytes of rows that a rewrite needed. Rows just above a power of two take almost twice their
-    /// size in any file; without this, they would be rewritten for ever.
+    /// How many bytes on disk the last rewrite needed per 1000 bytes of rows. Rows whose size is just above a power of
+    /// two take almost twice their size in any file; without this number, they would be rewritten for ever.
     pub(crate) packing: u64,
 }
 

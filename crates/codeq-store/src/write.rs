@@ -22,7 +22,7 @@ type RedbTable<'txn> = redb::Table<'txn, Key, &'static [u8]>;
 
 /// From this many rows on, one pass over a range is cheaper than single deletes.
 const DENSE_RUN: usize = 8;
-/// Most rows per pass, to keep its list of keys small.
+/// Maximum number of rows per pass, to keep its list of keys small.
 const LONGEST_RUN: usize = 4096;
 /// A run ends where more than this many consecutive rows stay.
 const GAP: usize = 4;

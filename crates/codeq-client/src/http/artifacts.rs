@@ -166,8 +166,8 @@ struct ClaimBody<'a> {
 
 impl HttpClient {
     /// Leases one task of these commands, or of any command that the token allows if the list is empty. Waits up to
-    /// `wait` for one (whole seconds, up to 30). The lease is not extended automatically; use a
-    /// [`Worker`](crate::Worker) for that. This is for work whose artifacts the server stores.
+    /// `wait` for one (whole seconds, up to 30). The lease is not extended automatically. Use
+    /// this for tasks whose artifacts the server is to store, and a [`Worker`](crate::Worker) for all others.
     pub async fn claim(
         &self,
         commands: &[&str],

@@ -442,7 +442,7 @@ pub struct ChangedSetting {
 pub struct Replayed {
     /// Number of tasks returned to their queue.
     pub replayed: u64,
-    /// Dead letters left in the queue. For any other [`ReplayFrom`], failed or cancelled tasks.
+    /// Dead letters left in the queue; with another [`ReplayFrom`], failed or cancelled tasks left.
     pub remaining: u64,
     /// What every bulk call says.
     #[serde(flatten)]

@@ -243,8 +243,9 @@ impl Entry {
     }
 }
 
-/// When to send the next heartbeat: after the interval, and at the end of the maximum run time, because only its answer
-/// tells that the task is lost. From then on often, in case the server's clock is behind.
+/// When to send the next heartbeat: after the interval, but no later than the end of the maximum run time, because only
+/// the answer to a heartbeat shows that the task is lost. After that end, heartbeats are frequent, in case the server's
+/// clock is behind.
 fn next_heartbeat(run_until: Option<Instant>, now: Instant, interval: Duration) -> Instant {
     const AFTER_LIMIT: Duration = Duration::from_millis(200);
     match run_until {

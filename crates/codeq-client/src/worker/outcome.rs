@@ -68,7 +68,7 @@ impl Outcome {
     }
 }
 
-/// What is reported to the server, until it acknowledges it.
+/// What the worker reports about a task, until the server acknowledges it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Report {
     Complete(Bytes),

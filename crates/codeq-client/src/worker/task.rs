@@ -77,7 +77,7 @@ impl TaskInfo {
     }
 }
 
-/// How long the attempt may run, from its claim; both dates are by the server's clock.
+/// How long the attempt may run, from its claim. Both times are from the server's clock, so this machine's does not matter.
 pub(super) fn run_limit(task: &wire::Task) -> Option<Duration> {
     let claimed = moment(task.updated_at?);
     Some(moment(task.run_until?).duration_since(claimed).unwrap_or_default())
@@ -95,7 +95,7 @@ fn moment(at: Timestamp) -> SystemTime {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CancelReason {
-    /// The producer cancelled the task. The outcome still counts.
+    /// A producer or an admin cancelled the task. The outcome still counts.
     Requested,
     /// The lease is lost and another worker may have the task. The outcome is discarded.
     LeaseLost,

@@ -233,7 +233,7 @@ impl Committer {
         }
     }
 
-    /// Tells the shards that asked for it that everything they offered is on disk.
+    /// Tells the shards that wait at a barrier that everything they offered is on disk.
     fn answer_barriers(
         &mut self,
         barriers: Vec<oneshot::Sender<FrameIndex>>,

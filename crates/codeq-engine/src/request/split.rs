@@ -16,7 +16,7 @@ use crate::route::task_shard;
 
 /// How the answers of several shards are combined.
 pub enum Merge {
-    /// The first answer that is not a refusal, or else the refusal.
+    /// The first answer that is not a refusal, or else the first refusal.
     FirstAccepted,
     /// Like `FirstAccepted`, with the total number of consumers restored.
     Topic { max_consumers: u32 },

@@ -193,7 +193,7 @@ impl Clients {
             }
             _ => false,
         };
-        self.ask(process, shard, &command, call.wait);
+        self.count_request(process, shard, &command, call.wait);
         let since = committed.applied();
         let request = InFlight { command, shard: Some(shard), process, claimable, since };
         let reply = ReplyTo::Mailbox(self.mailbox(node, process), self.track(request));
@@ -214,7 +214,7 @@ impl Clients {
         self.counts.ops += 1;
         self.record(self.tick, None, &command, Outcome::Unknown);
         for shard in ShardId::all(self.shards) {
-            self.ask(process, shard, &command, call.wait);
+            self.count_request(process, shard, &command, call.wait);
         }
         let request = InFlight { command, shard: None, process, claimable: false, since };
         let reply = ReplyTo::Mailbox(self.mailbox(node, process), self.track(request));
@@ -232,7 +232,13 @@ impl Clients {
         Arc::clone(answers) as Arc<dyn Mailbox>
     }
 
-    fn ask(&mut self, process: ProcessId, shard: ShardId, command: &Command, wait: Millis) {
+    fn count_request(
+        &mut self,
+        process: ProcessId,
+        shard: ShardId,
+        command: &Command,
+        wait: Millis,
+    ) {
         let key = Executed { process, shard, command: hash(command) };
         let requested = self.requested.entry(key).or_default();
         requested.asked += 1;
@@ -246,8 +252,8 @@ impl Clients {
         self.tick
     }
 
-    /// Checks an entry of the reference: notes the claims for which nothing is left, and reports commands that no client
-    /// has sent, or not as often.
+    /// Checks the reference's last entry: notes the claims for which nothing is left, and reports commands that no client
+    /// has sent, or that were committed more often than sent.
     pub fn check_entry(&mut self, committed: &Committed) -> Vec<Violation> {
         for request in self.in_flight.values_mut().filter(|request| request.claimable) {
             if let (Command::Claim(claim), Some(shard)) = (&request.command, request.shard) {

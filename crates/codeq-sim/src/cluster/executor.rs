@@ -35,7 +35,7 @@ pub struct Panicked {
     pub text: String,
 }
 
-/// The executor. Clones are the same one.
+/// The executor. Clones are the same executor.
 #[derive(Clone)]
 pub struct Executor(Arc<Inner>);
 

@@ -110,7 +110,7 @@ struct State<Q, A> {
     latest: BTreeMap<(NodeId, NodeId), u64>,
 }
 
-/// The network. Clones are the same one.
+/// The network. Clones are the same network.
 pub struct SimNetwork<Q, A> {
     executor: Executor,
     state: Arc<Mutex<State<Q, A>>>,

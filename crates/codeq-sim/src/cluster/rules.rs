@@ -17,7 +17,7 @@ pub const RAFT: u8 = 101;
 pub const ANSWERS: u8 = 102;
 /// Once faults are over, or a majority is connected, the cluster works again.
 pub const PROGRESS: u8 = 103;
-/// A node stops only if its disk fails, and starts again.
+/// A node stops only if its disk fails, and every stopped node can be started again.
 pub const STOPPED: u8 = 104;
 /// A follower that returns does not depose a healthy leader.
 pub const STABLE: u8 = 105;

@@ -387,7 +387,7 @@ impl Run {
     }
 
     /// Whether clients may know of everything that is committed: the proposer of the last entry has answered it. Until
-    /// then, only another node may have applied it.
+    /// then, perhaps only other nodes have applied the entry, and those do not answer it.
     fn is_known(&self) -> bool {
         self.committed.last_proposer().is_none_or(|((id, incarnation), index)| {
             let machine = self.machines.get(&id).filter(|it| it.incarnation == incarnation);

@@ -63,8 +63,8 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
         let Some(listed) = histories.listed.get(id) else {
             continue; // `retention` checks whether it may have been removed.
         };
-        // The latest end that is certain. Nothing follows a completion: later submits only repeat it. Any other end may
-        // have been replayed and ended again.
+        // The latest end that is certain. A completion is the last end: later submits only repeat it. After any other end,
+        // the task may have been replayed and have ended again.
         let submitted = |bad: bool| {
             let submits = || {
                 history.ops.iter().filter(move |op| match op.verb {
@@ -72,7 +72,8 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
                     _ => false,
                 })
             };
-            // One whose answer was lost may have finished the task before it was repeated.
+            // The first submit counts, even if its answer was lost: it may have finished the task, and the acknowledged one
+            // only repeated it.
             let possible = submits().filter(|op| op.possible()).map(|op| op.invoked).min();
             possible.filter(|_| submits().any(|op| op.acked().is_some()))
         };

@@ -95,7 +95,7 @@ fn taken_away(
         .iter()
         .any(|other| other.ends_lease() && other.may_fall_in(claim.invoked, op.done));
     let until = least_end(history, claim, (op.invoked, op.done))?;
-    // The heartbeat may have been for a lease from an unanswered claim. A claim in between is the case of `overlap`.
+    // The request may have been for a lease from an unanswered claim. `overlap` checks a claim in between.
     let unseen = histories.lost_claim(&claim.tenant, Some(&claim.worker), op.done);
     (!superseded && !given_back && !unseen && *at <= until)
         .then(|| format!("{} held it until {until} and was refused at {at} ({code})", claim.worker))

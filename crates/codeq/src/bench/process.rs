@@ -6,7 +6,7 @@ use std::time::Duration;
 /// CPU time of all threads of a process, user and system. `self` is this one.
 pub fn cpu_of(pid: impl Display) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // After the command's closing bracket: field 14 and 15 of the line are user and system ticks.
+    // Fields 14 and 15 of the line are user and system ticks; `rest` begins with field 3, after the command's bracket.
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let field = |n: usize| rest.split_whitespace().nth(n).and_then(|text| text.parse::<u64>().ok());
     let ticks = field(11).unwrap_or(0) + field(12).unwrap_or(0);

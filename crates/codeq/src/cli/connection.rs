@@ -125,7 +125,8 @@ impl Connection {
     }
 
     /// Flags win over a profile named by a flag or variable, which wins over the other variables, which win over the
-    /// current profile. A profile's token goes only to the profile's server.
+    /// current profile. Exception: CODEQ_CA_FILE wins over every profile. A profile's token goes only to the profile's
+    /// server.
     fn target(&self) -> Done<Target> {
         let named = self.profile.clone().or_else(|| variable("CODEQ_PROFILE"));
         let profiles = Profiles::load()?;

@@ -174,7 +174,7 @@ fn emit(text: &str) -> Done {
 }
 
 fn pretty(item: &impl Serialize) -> Done<String> {
-    // Escapes that JSON does not need, but a terminal does. They mean the same.
+    // Adds escapes that JSON does not need, but a terminal does. The JSON means the same.
     serde_json::to_string_pretty(item).map_err(unprintable).map(|text| printable_lines(&text))
 }
 

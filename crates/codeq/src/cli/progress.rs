@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::text::span;
 
-/// The shortest time between two changes of the line: more would flicker.
+/// The shortest time between two changes of the line: more frequent ones would flicker.
 const REDRAW: Duration = Duration::from_millis(100);
 /// Work that ends sooner needs no line.
 const DELAY: Duration = Duration::from_millis(300);

@@ -112,7 +112,7 @@ impl Formatter for Yaml {
         _writer: &mut W,
         escape: CharEscape,
     ) -> io::Result<()> {
-        // No escaped character is plain.
+        // A string with an escape is never plain: the quote makes `is_plain` say so.
         self.plain.push('"');
         serde_json::ser::CompactFormatter.write_char_escape(&mut self.escaped, escape)
     }

@@ -372,7 +372,8 @@ impl Replay {
     }
 }
 
-/// The options of a queue are checked here: clap ignores `requires` if what is required conflicts with the ids.
+/// That these options need --queue is checked here: clap ignores `requires = "queue"` once ids are given, because --queue
+/// conflicts with them.
 fn without_queue() -> Failure {
     let hint = "name the queue with --queue, or give the ids alone";
     Failure::usage("options and filters need --queue: tasks given by id take none", hint)

@@ -56,9 +56,9 @@ fn state(task: &TaskRecord) -> &'static str {
     word(task.status, &task.last_known_location)
 }
 
-/// The state in one word: the same words as the columns of `codeq queue list`. Neither a task nor a result says whether
-/// the task failed or was cancelled: a worker may submit the error `CANCELLED`, too. Both are `FAILED`, and the error is
-/// printed next to it.
+/// The state in one word: the same words as the columns of `codeq queue list`. Cancelled tasks are `FAILED` too, because
+/// neither a task nor a result says whether it failed or was cancelled: a worker may also submit the error `CANCELLED`.
+/// The error is printed next to the state.
 fn word(status: Status, location: &str) -> &'static str {
     match (status, location) {
         (Status::Pending, "DELAYED_ZSET") => "DELAYED",

@@ -9,7 +9,8 @@ use crate::cli::{About, Done, Session, talk};
 /// Pause before the stream is opened again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Follows one task until it is finished. The history also knows who and why, so it is what is printed.
+/// Follows one task until it is finished. Prints its history, which says who and why, and uses events only to learn of
+/// changes.
 pub async fn one(session: &Session, id: &str) -> Done {
     let subject = format!("task {id}");
     // Opened before the history is read, so that nothing is missed in between.

@@ -148,8 +148,8 @@ async fn watch(session: &Session, interval: Duration) -> Done {
             (None, Some(snapshot)) => view.text(snapshot, size, screen.emphasis),
             (None, None) => continue,
         };
-        // Home, and clear what the last view leaves. A line is cleared before it is written: after one that fills the
-        // terminal, the cursor is still on its last character, which would be cleared too.
+        // Moves the cursor home and clears what the last view left. Each line is cleared before it is written: after a line
+        // as wide as the terminal, the cursor is still on its last character, and clearing would remove that.
         let text = text.trim_end_matches('\n').replace('\n', "\r\n\x1b[K");
         print!("\x1b[H\x1b[K{text}\x1b[J");
         let _ = std::io::stdout().flush();

@@ -29,7 +29,8 @@ pub async fn run(load: &Load<'_>) -> anyhow::Result<Row> {
         let mut client = Client::connect(load.target.addr, load.token).await?;
         client.send("/v1/codeq/tasks/claim", CLAIM).await?;
         clients.push(client);
-        // Let the server accept these first: of too many, the system would drop some and retry seconds later.
+        // Let the server accept these before others connect: of too many waiting connections, the system would drop some
+        // and retry them seconds later.
         if at % CHUNK == 0 || at == load.args.polls {
             let all = |waiting| waiting >= at as f64;
             producer.wait_for_gauge("codeq_claims_waiting ", all).await?;

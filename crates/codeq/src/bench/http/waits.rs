@@ -1,5 +1,5 @@
-//! Reads of results and waits for them, half of them by clients that hang up: what they leave behind in the server, and
-//! whether full cycles are as fast after them. A store that has grown makes cycles slower by itself, so a second server
+//! Clients read results and wait for them, and half of them hang up. Measures what that leaves behind in the server, and
+//! whether full cycles are as fast afterwards. A store that has grown makes cycles slower by itself, so a second server
 //! runs the same cycles without the waits, and the two are compared.
 
 use std::cell::Cell;
@@ -13,8 +13,8 @@ use super::{Clients, Load, Row, cycle, histogram};
 const CLIENTS: usize = 64;
 /// Tasks whose results are requested: this many finished ones, and this many unfinished ones.
 const TASKS: usize = 100;
-/// A read with a number that is one more than a multiple of this becomes a wait that the client itself ends, by cancelling
-/// the task: one request in a hundred.
+/// Every second request whose number is one more than a multiple of this (one request in a hundred) is a wait that the
+/// client itself ends, by cancelling the task.
 const CANCEL_EVERY: usize = 50;
 const BATCH: &str = "/v1/codeq/tasks/batch";
 const GAUGE: &str = "codeq_result_waiters ";

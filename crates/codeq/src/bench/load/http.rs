@@ -63,7 +63,7 @@ struct Item<'a> {
 }
 
 impl Target {
-    /// The server at an address such as `http://127.0.0.1:8080`; a path in it is a prefix of the routes.
+    /// The server at an address such as `http://127.0.0.1:8080`; a path in it replaces `/v1/codeq` before all routes.
     pub async fn new(url: &str, token: &str) -> anyhow::Result<Target> {
         let rest = url.strip_prefix("http://").with_context(|| format!("{url} is not http://"))?;
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));

@@ -1,7 +1,7 @@
 //! `codeq bench`: loads any server that speaks codeQ's streams or HTTP, and accounts for every task.
 //!
-//! The client usually shares the machine with the server, so it must cost a fraction of it: one thread, no task or channel
-//! per message, and no map keyed by text.
+//! The client usually shares the machine with the server, so it must cost a fraction of what the server costs: one thread,
+//! no task or channel per message, and no map keyed by text.
 
 mod core;
 mod http;
