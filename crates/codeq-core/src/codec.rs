@@ -1,4 +1,5 @@
-//! How rows and log records are encoded: one version byte, then the content in postcard.
+//! How rows and log records are encoded. A row is one version byte, then the content in postcard. A record is one version
+//! byte, then two times of fixed length, then each command in postcard after its length.
 //!
 //! Changing a format: postcard is not self-describing, so never change a released struct or enum in place, except to
 //! add enum variants at the end. To add a field, raise the version of that row kind and append the field as a number:
@@ -88,13 +89,20 @@ pub(crate) fn strip_version(bytes: &[u8]) -> Result<&[u8], DecodeError> {
     }
 }
 
+/// The error for a row that does not decode.
+pub(crate) fn row_error(table: Table, key: Key, error: DecodeError) -> KvError {
+    match error {
+        DecodeError::Version(version) => KvError::TooNew { table, key, version },
+        malformed => KvError::Corrupt { table, key, reason: malformed.to_string() },
+    }
+}
+
 pub(crate) fn decode_row<T: DeserializeOwned>(
     table: Table,
     key: Key,
     bytes: &[u8],
 ) -> Result<T, KvError> {
-    let row = strip_version(bytes).and_then(decode);
-    row.map_err(|error| KvError::Corrupt { table, key, reason: error.to_string() })
+    strip_version(bytes).and_then(decode).map_err(|error| row_error(table, key, error))
 }
 
 /// Reads a row whose later versions only appended numbers: `added` says how many in version 2, in version 3, and so on.
@@ -118,7 +126,7 @@ pub(crate) fn decode_grown<T: DeserializeOwned>(
         },
         None => Err(DecodeError::Malformed("empty")),
     };
-    row.map_err(|error| KvError::Corrupt { table, key, reason: error.to_string() })
+    row.map_err(|error| row_error(table, key, error))
 }
 
 /// Starts a log record at the end of a buffer: the commands that one shard applied at one moment.

@@ -216,7 +216,7 @@ pub struct Nack {
     pub id: TaskId,
     /// The worker that holds the lease.
     pub worker: Arc<str>,
-    /// Delay before the next attempt; `None` means the backoff policy.
+    /// Delay before the next attempt, at most the backoff policy's longest; `None` means that of the backoff policy.
     pub delay: Option<Millis>,
     /// Kept as the task's error.
     pub reason: Option<Arc<str>>,

@@ -184,7 +184,7 @@ impl<K: Kv> Step<'_, K> {
             payload: &task.payload,
         };
         self.kv.insert(Table::Body, keys::task(seq), body.encode());
-        let place = if delay.is_some() { Place::Delayed } else { self.first_place(&row) };
+        let place = if delay.is_some() { Place::Delayed } else { self.place_by_run_at(&row) };
         self.store_new(seq, &mut row, place, Cause::server(Event::Created))?;
         let payload = Bytes::clone(&task.payload);
         Ok(Task::from_parts(seq, &row, &self.queue(queue)?.row, &body, payload, self.moment()))

@@ -89,7 +89,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(())
     }
 
-    /// Finishes a task that its producer cancelled.
+    /// Finishes a task as cancelled.
     pub(crate) fn finish_cancelled(
         &mut self,
         seq: Seq,

@@ -65,10 +65,26 @@ pub enum Direction {
 /// The store could not be read. The shard stops, because its state can no longer be trusted.
 #[derive(Debug, thiserror::Error)]
 pub enum KvError {
-    /// The disk or the file under the store failed.
+    /// The disk failed.
     #[error("store read failed: {0}")]
     Read(String),
-    /// A row does not decode: the store is damaged, or another version wrote it.
+    /// The file under the store is damaged.
+    #[error("store read failed: {0}")]
+    Damaged(String),
+    /// A newer version of codeQ wrote the row.
+    #[error(
+        "the row in table {table:?} at key {key:#x} has version {version}, which this version of codeq does not know: \
+         run the version that wrote it, or a later one"
+    )]
+    TooNew {
+        /// The table of the row.
+        table: Table,
+        /// The key of the row.
+        key: Key,
+        /// The version of the row.
+        version: u8,
+    },
+    /// A row does not decode: the store is damaged.
     #[error("corrupt row in table {table:?} at key {key:#x}: {reason}")]
     Corrupt {
         /// The table of the row.

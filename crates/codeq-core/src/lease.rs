@@ -30,7 +30,7 @@ pub(crate) const CANCELLED: &str = "CANCELLED";
 pub(crate) enum Retry {
     /// After the backoff policy's delay, with this randomness.
     Backoff(u64),
-    /// After this delay.
+    /// After this delay, or the backoff policy's longest if that is shorter.
     After(Millis),
 }
 
@@ -152,7 +152,7 @@ impl<K: Kv> Step<'_, K> {
         cause: Cause<'_>,
     ) -> Result<TaskRow, KvError> {
         let (place, visible_at) = match delay {
-            0 => (self.first_place(&row), 0),
+            0 => (self.place_by_run_at(&row), 0),
             delay => (Place::Delayed, self.now.saturating_add(delay)),
         };
         self.relocate(seq, &mut row, cause, |row| {

@@ -25,7 +25,7 @@ pub enum Rejection {
         max: usize,
     },
     /// No tasks, or too many.
-    #[error("batch size exceeds maximum of {max}")]
+    #[error("a batch needs 1 to {max} tasks")]
     InvalidBatch {
         /// The upper bound.
         max: usize,

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{
-    VERSION, as_bytes, decode, decode_grown, decode_row, encode_row, strip_version,
+    DecodeError, VERSION, as_bytes, decode, decode_grown, decode_row, encode_row, row_error,
+    strip_version,
 };
 use crate::command::{Artifact, Fence};
 use crate::history::History;
@@ -344,11 +345,7 @@ impl IdempotencyRow {
             return decode_row(Table::Idempotency, key, bytes);
         };
         let row: Result<IdempotencyRow, _> = decode(body);
-        let row = row.map_err(|error| KvError::Corrupt {
-            table: Table::Idempotency,
-            key,
-            reason: error.to_string(),
-        })?;
+        let row = row.map_err(|error| row_error(Table::Idempotency, key, error))?;
         Ok(IdempotencyRow { by_value: true, ..row })
     }
 }
@@ -370,11 +367,7 @@ impl QueueRow {
             Some((2, body)) => decode::<QueueRowV2>(body).map(QueueRow::from),
             _ => strip_version(bytes).and_then(decode::<QueueRowV1>).map(QueueRow::from),
         };
-        decoded.map_err(|error| KvError::Corrupt {
-            table: Table::Queue,
-            key,
-            reason: error.to_string(),
-        })
+        decoded.map_err(|error| row_error(Table::Queue, key, error))
     }
 
     /// Whether the bytes are of version 1, which does not count the bytes of finished tasks.
@@ -472,13 +465,12 @@ impl MetaRow {
 
     /// Decodes the row at `key`.
     pub fn decode(key: Key, bytes: &[u8]) -> Result<MetaRow, KvError> {
-        let mut row: MetaRow =
-            match bytes.split_first() {
-                Some((&MetaRow::VERSION, body)) => decode(body).map_err(|error| {
-                    KvError::Corrupt { table: Table::Meta, key, reason: error.to_string() }
-                })?,
-                _ => decode_grown::<MetaRowV2>(Table::Meta, key, bytes, &[1])?.into(),
-            };
+        let mut row: MetaRow = match bytes.split_first() {
+            Some((&MetaRow::VERSION, body)) => {
+                decode(body).map_err(|error| row_error(Table::Meta, key, error))?
+            }
+            _ => decode_grown::<MetaRowV2>(Table::Meta, key, bytes, &[1])?.into(),
+        };
         if row.wall == 0 {
             row.wall = row.now;
         }
@@ -501,9 +493,10 @@ impl<'a> BodyRow<'a> {
     /// Decodes the row of task number `seq`.
     pub fn decode(seq: Seq, bytes: &'a [u8]) -> Result<BodyRow<'a>, KvError> {
         strip_version(bytes)
-            .map_err(|error| error.to_string())
-            .and_then(|body| postcard::from_bytes(body).map_err(|_| "does not decode".to_owned()))
-            .map_err(|reason| KvError::Corrupt { table: Table::Body, key: keys::task(seq), reason })
+            .and_then(|body| {
+                postcard::from_bytes(body).map_err(|_| DecodeError::Malformed("does not decode"))
+            })
+            .map_err(|error| row_error(Table::Body, keys::task(seq), error))
     }
 }
 

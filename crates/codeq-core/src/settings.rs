@@ -75,7 +75,7 @@ impl Default for Settings {
 
 impl Settings {
     /// The settings of a shard before its first `Configure`: the defaults of version 1. Logs of that version do not
-    /// contain them, so they must never change.
+    /// contain them, so they must never change: before a default changes, its old value has to be set here.
     pub fn of_empty_shard() -> Settings {
         Settings { dead_letter_retention: DAY, ..Settings::default() }
     }

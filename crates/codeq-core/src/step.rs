@@ -396,7 +396,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// The place of a task that only its `runAt` can hold back.
-    pub fn first_place(&self, row: &TaskRow) -> Place {
+    pub fn place_by_run_at(&self, row: &TaskRow) -> Place {
         if row.run_at > self.wall { Place::Delayed } else { Place::Pending }
     }
 }

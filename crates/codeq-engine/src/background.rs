@@ -1,4 +1,5 @@
-//! Work off the commit path: preparing log segments, writing checkpoints, freeing memory, recording the time.
+//! Work off the commit path: preparing log segments, writing checkpoints and maintaining stores, freeing memory,
+//! recording the time.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -6,7 +7,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use codeq_log::{LogError, PrepareJob, Prepared};
-use codeq_store::{FlushJob, Flushed};
+use codeq_store::{FinishedJob, StoreJob};
 
 use crate::clock_file::NOTE_EVERY;
 use crate::observer::SharedObserver;
@@ -20,8 +21,8 @@ pub struct Background {
 }
 
 enum StoreWork {
-    Flush(Box<FlushJob>, Arc<Inbox>),
-    Free(Box<Flushed>),
+    Run(Box<StoreJob>, Arc<Inbox>),
+    Free(Box<FinishedJob>),
 }
 
 impl Background {
@@ -53,15 +54,17 @@ impl Background {
                     Err(RecvTimeoutError::Disconnected) => return,
                 };
                 match work {
-                    StoreWork::Flush(job, inbox) => {
+                    StoreWork::Run(job, inbox) => {
                         let start = Instant::now();
-                        let flushed = job.run();
-                        if let Some(observer) = &observer.0 {
-                            observer.checkpointed(start.elapsed(), flushed.is_done());
+                        let finished = job.run();
+                        if let Some(observer) =
+                            observer.0.as_ref().filter(|_| finished.is_checkpoint())
+                        {
+                            observer.checkpointed(start.elapsed(), finished.succeeded());
                         }
-                        inbox.notify(Notice::Flushed(Box::new(flushed)));
+                        inbox.notify(Notice::JobFinished(Box::new(finished)));
                     }
-                    StoreWork::Free(flushed) => drop(flushed),
+                    StoreWork::Free(finished) => drop(finished),
                 }
             }
         })?;
@@ -80,13 +83,13 @@ impl Background {
         let _ = self.prepare.send(job);
     }
 
-    /// Writes a checkpoint and notifies the shard.
-    pub fn flush(&self, job: FlushJob, inbox: Arc<Inbox>) {
-        let _ = self.store.send(StoreWork::Flush(Box::new(job), inbox));
+    /// Writes a checkpoint, or does a step of maintenance, and notifies the shard.
+    pub fn run(&self, job: StoreJob, inbox: Arc<Inbox>) {
+        let _ = self.store.send(StoreWork::Run(Box::new(job), inbox));
     }
 
-    /// Frees the memory of a finished checkpoint.
-    pub fn free(&self, flushed: Box<Flushed>) {
-        let _ = self.store.send(StoreWork::Free(flushed));
+    /// Frees the memory of a finished job.
+    pub fn free(&self, finished: Box<FinishedJob>) {
+        let _ = self.store.send(StoreWork::Free(finished));
     }
 }

@@ -100,7 +100,7 @@ pub struct Reading {
 
 /// The two clocks are read one after the other: a difference up to this is not a step of the wall clock.
 const READ_MICROS: i64 = 100;
-/// Smaller changes in the difference between the clocks are ignored. Otherwise displayed deadlines would flicker.
+/// The wall clock may gain this much on engine time before that counts; otherwise displayed deadlines would flicker.
 const STEP_MIN_MS: i64 = 2;
 
 /// The clocks of all shards.

@@ -56,9 +56,28 @@ pub enum EngineError {
     /// This node of the cluster does not lead, or does not know a leader. Nothing was done.
     #[error("the cluster has no leader at the moment: retry later")]
     NoLeader,
-    /// The node lost its leadership while the operation was on its way. Whether it happened is unknown.
-    #[error("the leader changed meanwhile: whether the operation happened is unknown")]
+    /// Whether the operation happened is unknown, or only a part of it did: the node lost its leadership while the
+    /// operation was on its way, or one of several shards refused its part.
+    #[error("it is unknown whether the operation happened, and whether all of it did")]
     Unknown,
+}
+
+impl EngineError {
+    /// Whether nothing was done, so that the call can be repeated.
+    pub(crate) fn is_refusal(&self) -> bool {
+        match self {
+            EngineError::Overloaded
+            | EngineError::TooManyWaiting
+            | EngineError::TooLarge { .. }
+            | EngineError::DiskFull
+            | EngineError::NoDescriptors
+            | EngineError::AtomicSpansShards
+            | EngineError::ConcernsEveryShard
+            | EngineError::TooFewConsumers { .. }
+            | EngineError::NoLeader => true,
+            EngineError::Failed(_) | EngineError::Closed | EngineError::Unknown => false,
+        }
+    }
 }
 
 impl From<Shortage> for EngineError {

@@ -40,7 +40,7 @@ pub fn begin(
     manifest: Manifest,
     options: &codeq_store::Options,
 ) -> Result<Vec<Import>, OpenError> {
-    refuse(&**disk, dir, manifest)?;
+    clear_unless_committed(&**disk, dir, manifest)?;
     let mut imports = Vec::new();
     for shard in ShardId::all(manifest.shards) {
         let options =
@@ -109,7 +109,11 @@ pub fn finish<E: From<OpenError>>(
 }
 
 /// Refuses a directory with a committed installation, and removes what an uncommitted one has left.
-pub(crate) fn refuse(disk: &dyn Disk, dir: &Path, manifest: Manifest) -> Result<(), OpenError> {
+pub(crate) fn clear_unless_committed(
+    disk: &dyn Disk,
+    dir: &Path,
+    manifest: Manifest,
+) -> Result<(), OpenError> {
     match load(disk, dir, manifest)? {
         Some(_) => {
             let reason =

@@ -33,7 +33,6 @@ pub mod status;
 
 mod background;
 mod dispatch;
-mod embedded;
 mod engine;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
@@ -41,7 +40,8 @@ mod pipeline;
 mod result_waiters;
 mod scrub;
 mod shard_thread;
-mod std_or_shuttle;
+mod single_node;
+mod sync_or_shuttle;
 mod waiting_claims;
 
 pub use boundary::{Answer, Call, Mailbox};

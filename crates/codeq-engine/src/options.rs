@@ -18,8 +18,9 @@ pub const WAKE_DURING_SYNC_AT: usize = 64;
 pub const WAKE_DURING_SYNC_POSTED_AT: usize = 16;
 /// A shard's inbox accepts no more once the commands waiting in it have more bytes than this.
 pub const INBOX_BYTES_MAX: usize = 64 << 20;
-/// Maximum bytes of the enqueues among them. Larger ones are accepted only while no enqueues wait. Unlike the limit
-/// above, this one counts what arrives, so that large enqueues do not take the room of workers' requests.
+/// Maximum bytes of the waiting enqueues together with those that arrive, so that large enqueues do not take the room of
+/// workers' requests. ([`INBOX_BYTES_MAX`] looks only at what already waits.) Enqueues that exceed this by themselves are
+/// accepted only while no enqueue waits.
 pub const ENQUEUES_BYTES_MAX: usize = INBOX_BYTES_MAX / 4 * 3;
 /// Maximum bytes of commands applied under one lock, except for a single larger command.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
@@ -49,8 +50,8 @@ pub const CLOCK_REREAD_AFTER: Duration = Duration::from_secs(1);
 /// afterwards.
 pub const VERIFY_BYTES_MAX: u64 = 64 << 20;
 
-/// How often the stores of a running engine are verified. For stores larger than [`VERIFY_BYTES_MAX`], the first time
-/// is right after the start.
+/// How often the stores of a running engine are verified. The first time is right after the start if the stores are
+/// larger than [`VERIFY_BYTES_MAX`], or if the engine is a member of a cluster.
 pub const SCRUB_EVERY: Duration = Duration::from_secs(24 * 3600);
 /// Speed of that verification: it takes a sixth of a core, and eleven minutes for ten gibibytes.
 pub const SCRUB_BYTES_PER_SECOND: u64 = 16 << 20;

@@ -12,8 +12,8 @@ use crate::error::EngineError;
 use crate::group::Group;
 use crate::options::{GROUP_MAX, Options};
 use crate::status::Status;
-use crate::std_or_shuttle::atomic::{AtomicU8, AtomicU64, Ordering};
-use crate::std_or_shuttle::{Condvar, Mutex};
+use crate::sync_or_shuttle::atomic::{AtomicU8, AtomicU64, Ordering};
+use crate::sync_or_shuttle::{Condvar, Mutex};
 
 mod sync_and_answer;
 

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use codeq_core::id::ShardId;
+use codeq_core::kv::KvError;
 use codeq_core::state::State;
 use codeq_disk::{Disk, SharedDisk};
 use codeq_log::{FrameIndex, Log, LogError, NewLog};
@@ -46,7 +47,7 @@ impl OpenedDir {
         layout::refuse_member(&**disk, dir)?;
         manifest.check_shards(&**disk, dir)?;
         manifest.check_log(&**disk, dir)?;
-        install::refuse(&**disk, dir, manifest)?;
+        install::clear_unless_committed(&**disk, dir, manifest)?;
         let log = Log::open(disk.clone(), &layout::log_dir(dir), options.log())?;
         let verify = store_bytes(&**disk, dir, manifest)? <= options.verify_bytes_max;
         let mut shards = Vec::new();
@@ -146,10 +147,11 @@ fn store_bytes(disk: &dyn Disk, dir: &Path, manifest: Manifest) -> Result<u64, O
     Ok(bytes)
 }
 
-/// Whether a store is lost or does not verify, as opposed to unreachable or belonging elsewhere.
+/// Whether a store is lost or does not verify, as opposed to unreachable, too new or belonging elsewhere.
 fn is_damage(error: &OpenError) -> bool {
     match error {
-        OpenError::Store(StoreError::Corrupt { .. }) | OpenError::Rows(_) => true,
+        OpenError::Store(StoreError::Corrupt { .. }) => true,
+        OpenError::Rows(KvError::Corrupt { .. } | KvError::Damaged(_)) => true,
         OpenError::Store(StoreError::Io { source, .. }) => source.kind() == ErrorKind::NotFound,
         _ => false,
     }
@@ -309,7 +311,7 @@ fn checkpoint_full(
     };
     for shard in shards.iter_mut().filter(|shard| is_full(shard)) {
         if let Some(job) = shard.freeze(done) {
-            match shard.flushed(&mut job.run()) {
+            match shard.take_back(&mut job.run()) {
                 Ok(()) => {}
                 // Start even if the disk is full: reads work, and writes will once there is space.
                 Err(error) if error.is_retryable() => {}

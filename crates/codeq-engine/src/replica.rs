@@ -290,7 +290,7 @@ impl Replica {
                     Notice::Drain | Notice::Stop => it.shard.drain(),
                     Notice::Checkpoint(done) => self.checkpoint_waits.push(done),
                     // Only the checkpoint thread of a single node sends this.
-                    Notice::Flushed(_) => {}
+                    Notice::JobFinished(_) => {}
                 }
             }
             self.unconfirmed.extend(it.shard.group.take_answers());

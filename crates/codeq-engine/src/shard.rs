@@ -20,7 +20,7 @@ use codeq_core::moment::Moment;
 use codeq_core::reply::Reply;
 use codeq_core::state::{Applied, State};
 use codeq_log::FrameIndex;
-use codeq_store::{FlushJob, Flushed, Store, StoreError};
+use codeq_store::{FinishedJob, Store, StoreError, StoreJob};
 use parking_lot::RwLock;
 
 use crate::error::{EngineError, OpenError};
@@ -228,19 +228,19 @@ impl Shard {
 
     /// Starts a checkpoint, or repeats one that failed. `position` is the log frame up to which the
     /// rows are complete. Everything applied must be durable.
-    pub fn freeze(&mut self, position: FrameIndex) -> Option<FlushJob> {
+    pub fn freeze(&mut self, position: FrameIndex) -> Option<StoreJob> {
         let mut data = self.data.write();
         let ShardData { state, store, .. } = &mut *data;
         if store.frozen_bytes() > 0 {
-            return store.retry_flush();
+            return store.retry_checkpoint();
         }
         state.write_back(store);
         store.freeze_with(position.0, self.digest.unwrap_or_default().0)
     }
 
     /// Takes back a finished checkpoint job.
-    pub fn flushed(&mut self, flushed: &mut Flushed) -> Result<(), StoreError> {
-        self.data.write().store.flushed(flushed)
+    pub fn take_back(&mut self, finished: &mut FinishedJob) -> Result<(), StoreError> {
+        self.data.write().store.take_back(finished)
     }
 
     fn apply_one(

@@ -8,7 +8,7 @@ use codeq_core::id::split_mix64;
 use codeq_core::kv::KvError;
 use codeq_disk::Shortage;
 use codeq_log::FrameIndex;
-use codeq_store::Flushed;
+use codeq_store::FinishedJob;
 use tokio::sync::oneshot;
 
 use crate::background::Background;
@@ -19,11 +19,11 @@ use crate::pipeline::Pipeline;
 use crate::request::{Inbox, Notice, Request, after};
 use crate::shard::Shard;
 
-/// Bytes of the log reserved with every batch for waiting claims that it serves: as many as the batch itself takes, but
-/// at most this, plus [`RESERVE_WAITING_MIN`].
+/// For the waiting claims that a batch serves, as many bytes of the log are reserved as for its requests, but at most
+/// this, plus [`RESERVE_WAITING_MIN`]. A sweep reserves this much.
 const RESERVE_WAITING: usize = 65_536;
 const RESERVE_WAITING_MIN: usize = 2_048;
-/// The same for claims that did not fit into that reserve; no claim is larger than this.
+/// Reserved instead while claims wait that did not fit into that. No claim is larger.
 const RESERVE_UNSERVED: usize = 262_144;
 /// Bytes of the log reserved with every batch for what the shard adds on its own.
 const RESERVE_SLACK: usize = 2_048;
@@ -46,7 +46,7 @@ pub struct ShardThread {
 /// State of the shard's checkpoints.
 #[derive(Default)]
 pub struct CheckpointState {
-    /// A job is in progress.
+    /// A checkpoint or a step of maintenance is in progress.
     pub running: bool,
     /// Bytes that had been appended to the log when the last checkpoint began.
     pub log_bytes: u64,
@@ -194,7 +194,7 @@ impl ShardThread {
 
     fn notice(&mut self, notice: Notice) -> Result<(), Stop> {
         match notice {
-            Notice::Flushed(flushed) => self.flushed(flushed)?,
+            Notice::JobFinished(finished) => self.job_finished(finished)?,
             Notice::Checkpoint(done) => self.checkpoint.wanted.push(done),
             Notice::Gone(client) => self.shard.forget(client),
             Notice::Drain => self.shard.drain(),
@@ -243,13 +243,8 @@ impl ShardThread {
                     return Err(self.pipeline.status.error().into());
                 }
                 let mut notices = Vec::new();
-                self.inbox.take(
-                    0,
-                    0,
-                    after(Some(Duration::from_millis(10))),
-                    &mut Vec::new(),
-                    &mut notices,
-                );
+                let deadline = after(Some(Duration::from_millis(10)));
+                self.inbox.await_notices(deadline, &mut notices);
                 for notice in notices {
                     self.notice(notice)?;
                 }
@@ -284,13 +279,14 @@ impl ShardThread {
         self.checkpoint.running = true;
         self.checkpoint.retry_at = None;
         self.checkpoint.log_bytes = self.pipeline.status.appended.load(Ordering::Relaxed);
-        self.background.flush(job, Arc::clone(&self.inbox));
+        self.background.run(job, Arc::clone(&self.inbox));
         Ok(())
     }
 
-    fn flushed(&mut self, mut flushed: Box<Flushed>) -> Result<(), Stop> {
-        let outcome = self.shard.flushed(&mut flushed);
-        self.background.free(flushed);
+    fn job_finished(&mut self, mut finished: Box<FinishedJob>) -> Result<(), Stop> {
+        let was_checkpoint = finished.is_checkpoint();
+        let outcome = self.shard.take_back(&mut finished);
+        self.background.free(finished);
         self.checkpoint.running = false;
         match outcome {
             Ok(()) => {
@@ -298,7 +294,14 @@ impl ShardThread {
                 let position = FrameIndex(self.shard.data().read().store.position());
                 self.pipeline.checkpointed(self.shard.number, position);
                 self.answer_waits(Ok(()));
-                self.maintain();
+                // Checkpoints and steps of maintenance take turns. Otherwise, copying a large store would keep
+                // checkpoints, and soon writers, waiting until the last step.
+                if !was_checkpoint {
+                    self.checkpoint_if_due()?;
+                }
+                if !self.checkpoint.running {
+                    self.maintain();
+                }
                 Ok(())
             }
             Err(error) => {
@@ -326,7 +329,7 @@ impl ShardThread {
     fn maintain(&mut self) {
         if let Some(job) = self.shard.data().write().store.maintain() {
             self.checkpoint.running = true;
-            self.background.flush(job, Arc::clone(&self.inbox));
+            self.background.run(job, Arc::clone(&self.inbox));
         }
     }
 
@@ -349,7 +352,7 @@ impl ShardThread {
             && let Some(job) = self.shard.freeze(position)
         {
             // The log has everything: if this checkpoint fails, the next start only takes longer.
-            let _ = self.shard.flushed(&mut job.run());
+            let _ = self.shard.take_back(&mut job.run());
         }
         self.answer_waits(Ok(()));
         self.inbox.close(&EngineError::Closed);

@@ -12,8 +12,8 @@ use crate::group::Batch;
 use crate::observer::SharedObserver;
 use crate::request::{Inbox, Inboxes, Request};
 use crate::result_waiters::ResultWaiters;
-use crate::std_or_shuttle::Mutex;
-use crate::std_or_shuttle::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync_or_shuttle::Mutex;
+use crate::sync_or_shuttle::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What callers see of an engine.
 pub struct Status {

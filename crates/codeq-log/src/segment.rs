@@ -168,8 +168,8 @@ impl Segment {
             disk.rename(&unfinished, &path).map_err(LogError::io("rename", &unfinished))
         };
         if let Err(error) = fill() {
-            // Whatever failed, the file cannot be trusted, and on a full disk its space is needed. If the removal
-            // fails, the next job repeats it.
+            // Whatever failed, the file is of no use, and on a full disk its space is needed. If the removal fails, the
+            // next job writes the whole file again.
             let _ = disk.remove(&unfinished);
             return Err(error);
         }

@@ -11,7 +11,7 @@ use codeq_engine::EngineError;
 use codeq_engine::options::FULL_DISK_RETRY;
 use codeq_engine::shard::Shard;
 use codeq_log::FrameIndex;
-use codeq_store::{FlushJob, Flushed, StoreError};
+use codeq_store::{FinishedJob, StoreError, StoreJob};
 
 use crate::fault::Fault;
 use crate::log_store::LogStoreError;
@@ -74,17 +74,20 @@ impl Storage {
         written
     }
 
-    /// Begins a checkpoint in the background, unless an earlier call has begun one that is not finished. After a failed
-    /// one, the next has to wait a moment.
+    /// Begins a checkpoint in the background, then maintains the stores, unless an earlier call has begun that and is not
+    /// finished. After a failed checkpoint, the next has to wait a moment.
     pub fn checkpoint_in_background(self: &Arc<Storage>) {
         if self.checkpointing.swap(true, Ordering::AcqRel) {
             return;
         }
         let storage = Arc::clone(self);
         runtime::spawn(async move {
-            match storage.checkpoint().await {
+            let checkpointed = match storage.checkpoint().await {
                 Ok(_) => storage.maintain().await,
-                Err(_) => runtime::sleep(FULL_DISK_RETRY).await,
+                Err(error) => Err(error),
+            };
+            if checkpointed.is_err() {
+                runtime::sleep(FULL_DISK_RETRY).await;
             }
             storage.checkpointing.store(false, Ordering::Release);
         });
@@ -136,23 +139,29 @@ impl Storage {
         rows.replica.each().map(bytes).max().unwrap_or(0)
     }
 
-    /// Maintains the stores until nothing is left to do; see `Store::maintain`. Others may use the files between two steps.
-    /// A step that fails for lack of space only loses the copy that it was making.
-    async fn maintain(&self) {
+    /// Maintains the stores until nothing is left to do; see `Store::maintain`. Writes the checkpoints that become due
+    /// meanwhile, and fails only if one of them does. Others may use the files between two steps. A step that fails for
+    /// lack of space only loses the copy that it was making.
+    async fn maintain(&self) -> Result<(), CheckpointError> {
         loop {
-            let _files = self.store_files.lock().await;
-            if self.status.has_failed() {
-                return;
-            }
-            let steps = self.jobs(|shard| shard.data().write().store.maintain());
-            if steps.is_empty() {
-                return;
-            }
-            if let Err(error) = self.flush(steps, |_| {}).await {
-                if !error.is_retryable() {
-                    self.fail(&error);
+            {
+                let _files = self.store_files.lock().await;
+                if self.status.has_failed() {
+                    return Ok(());
                 }
-                return;
+                let steps = self.jobs(|shard| shard.data().write().store.maintain());
+                if steps.is_empty() {
+                    return Ok(());
+                }
+                if let Err(error) = self.run(steps, |_| {}).await {
+                    if !error.is_retryable() {
+                        self.fail(&error);
+                    }
+                    return Ok(());
+                }
+            }
+            if self.unwritten_bytes() >= self.options.memtable_bytes {
+                self.checkpoint().await?;
             }
         }
     }
@@ -164,12 +173,12 @@ impl Storage {
         }
         // What an earlier checkpoint could not write comes first: the shards have to include the same entries.
         if !self.has(Fault::CheckpointOld) {
-            let unwritten = self.jobs(|shard| shard.data().write().store.retry_flush());
-            self.flush(unwritten, |_| {}).await?;
+            let unwritten = self.jobs(|shard| shard.data().write().store.retry_checkpoint());
+            self.run(unwritten, |_| {}).await?;
         }
         let Some((checkpoint, jobs)) = self.freeze() else { return Ok(false) };
         let mut previous = 0;
-        self.flush(jobs, |rows| {
+        self.run(jobs, |rows| {
             if rows.checkpoint.at != checkpoint.at {
                 rows.previous = rows.checkpoint.at.map_or(0, |at| at.index);
             }
@@ -186,14 +195,14 @@ impl Storage {
         Ok(true)
     }
 
-    fn jobs(&self, job: impl Fn(&mut Shard) -> Option<FlushJob>) -> Vec<(ShardId, FlushJob)> {
+    fn jobs(&self, job: impl Fn(&mut Shard) -> Option<StoreJob>) -> Vec<(ShardId, StoreJob)> {
         let replica = &mut self.rows.lock().replica;
         let shards = ShardId::all(replica.shards());
         shards.filter_map(|id| Some((id, job(replica.shard_mut(id)?)?))).collect()
     }
 
     /// Starts a checkpoint of all shards at the last entry applied.
-    fn freeze(&self) -> Option<(Checkpoint, Vec<(ShardId, FlushJob)>)> {
+    fn freeze(&self) -> Option<(Checkpoint, Vec<(ShardId, StoreJob)>)> {
         let mut guard = self.rows.lock();
         let rows = &mut *guard;
         // A node that failed may have applied part of an entry.
@@ -218,32 +227,33 @@ impl Storage {
         Some((Checkpoint { at: Some(applied), membership: rows.membership.clone() }, jobs))
     }
 
-    /// Writes rows. Once all shards read them from their files, `then` runs under the same lock.
-    async fn flush(
+    /// Runs jobs on the stores' files. Once all shards use the outcome, `then` runs under the same lock.
+    async fn run(
         &self,
-        jobs: Vec<(ShardId, FlushJob)>,
+        jobs: Vec<(ShardId, StoreJob)>,
         then: impl FnOnce(&mut ReplicaRows),
     ) -> Result<(), CheckpointError> {
         let began = runtime::now();
+        let is_checkpoint = jobs.iter().any(|(_, job)| job.is_checkpoint());
         let run = || jobs.into_iter().map(|(shard, job)| (shard, job.run())).collect();
-        let mut written: Vec<(ShardId, Flushed)> = runtime::unblock(run).await?;
+        let mut finished: Vec<(ShardId, FinishedJob)> = runtime::unblock(run).await?;
         let mut outcome = Ok(());
         {
             let mut rows = self.rows.lock();
-            for (shard, flushed) in &mut written {
+            for (shard, job) in &mut finished {
                 if let Some(shard) = rows.replica.shard_mut(*shard) {
-                    outcome = outcome.and(shard.flushed(flushed));
+                    outcome = outcome.and(shard.take_back(job));
                 }
             }
             if outcome.is_ok() {
                 then(&mut rows);
             }
         }
-        if let Some(observer) = self.options.observer.0.as_ref().filter(|_| !written.is_empty()) {
+        if let Some(observer) = self.options.observer.0.as_ref().filter(|_| is_checkpoint) {
             observer.checkpointed(runtime::now().since(began), outcome.is_ok());
         }
         // Freeing many rows takes milliseconds.
-        runtime::unblock(|| drop(written)).await?;
+        runtime::unblock(|| drop(finished)).await?;
         Ok(outcome?)
     }
 }

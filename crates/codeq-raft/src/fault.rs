@@ -30,13 +30,13 @@ pub enum Fault {
     AlwaysCampaign,
     /// "Nothing to claim" is answered without confirming that this node still leads.
     AnswerWithoutReadIndex,
-    /// A follower skips one command.
+    /// A follower skips what one shard has in every 61st entry.
     SkipCommand,
     /// Entries count as durable before the log is synced.
     AckBeforeSync,
     /// Votes are kept in memory only.
     ForgetVote,
-    /// A checkpoint leaves out a shard.
+    /// A checkpoint writes the first shard only.
     CheckpointApart,
     /// A checkpoint claims to include everything in the log, committed or not.
     CheckpointAhead,

@@ -62,7 +62,7 @@ fn checkpoint(disk: &SharedDisk, dir: &Path, options: &Options) -> Result<u64, S
         if let Some(job) = shard.freeze(last) {
             let failed =
                 |error: codeq_store::StoreError| EngineError::Failed(error.to_string().into());
-            shard.flushed(&mut job.run()).map_err(|error| OpenError::from(failed(error)))?;
+            shard.take_back(&mut job.run()).map_err(|error| OpenError::from(failed(error)))?;
         }
     }
     let position = |shard: &Shard| shard.data().read().store.position();

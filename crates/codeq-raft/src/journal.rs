@@ -94,7 +94,7 @@ impl Journal {
         Journal { base, purged: base, ..Journal::default() }
     }
 
-    /// The record of an entry. It voids earlier entries from its index on.
+    /// The record of an entry. Whatever earlier records say about its index and later ones is void.
     pub(crate) fn on_entry(
         &mut self,
         log_id: LogId,

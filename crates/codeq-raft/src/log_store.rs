@@ -38,7 +38,7 @@ pub use self::open::{NewNode, Start};
 
 use crate::fault::Fault;
 use crate::journal::{Contradiction, Found, Journal, RecordLocation};
-use crate::record::{self, Kind, RecordError};
+use crate::journal_record::{self, Kind, RecordError};
 use crate::state_file::{StateError, StateFile};
 use crate::types::{Entry, LogId, NodeId, StoredMembership};
 
@@ -188,7 +188,7 @@ impl LogStore {
     /// the checkpoint: then the log or the store was replaced.
     ///
     /// Without this check, openraft would take a log that has lost its end for one that a snapshot has replaced.
-    pub fn reached(&self, position: u64) -> Result<Option<LogId>, LogStoreError> {
+    pub fn entry_of_checkpoint(&self, position: u64) -> Result<Option<LogId>, LogStoreError> {
         let journal = self.inner.journal.lock();
         let (purged, last) = (journal.purged(), journal.last());
         if position == 0 {
@@ -232,7 +232,7 @@ impl LogStore {
             // Blocks the thread: installing a snapshot blocks anyway.
             std::thread::sleep(SEGMENT_PAUSE);
         }
-        Err(LogError::NoSegment { needed: record::HEADER_BYTES as u64 }.into())
+        Err(LogError::NoSegment { needed: journal_record::HEADER_BYTES as u64 }.into())
     }
 
     fn try_installed(&self, log_id: LogId) -> Result<bool, LogStoreError> {
@@ -245,7 +245,7 @@ impl LogStore {
             let marks = [(Kind::Truncate, cut), (Kind::Jump, Some(log_id))];
             let records: Vec<Vec<u8>> = marks
                 .into_iter()
-                .filter_map(|(kind, of)| of.map(|of| record::encode_mark(kind, of)))
+                .filter_map(|(kind, of)| of.map(|of| journal_record::encode_mark(kind, of)))
                 .collect();
             let written = files.write(&records);
             self.note_room(&files);
@@ -349,13 +349,13 @@ impl LogStore {
         };
         let mut records = Vec::new();
         for (kind, log_id) in [(Kind::Truncate, cut), (Kind::Committed, committed)] {
-            records.extend(log_id.map(|log_id| record::encode_mark(kind, log_id)));
+            records.extend(log_id.map(|log_id| journal_record::encode_mark(kind, log_id)));
         }
         let marks = records.len();
         let with_header = |record: &Vec<u8>| RECORD_HEADER_BYTES + record.len() as u64;
         let mut len = FRAME_HEADER_BYTES + records.iter().map(with_header).sum::<u64>();
         for entry in entries {
-            let record = record::encode_entry(entry)?;
+            let record = journal_record::encode_entry(entry)?;
             len += with_header(&record);
             if len > files.frame_bytes && records.len() > marks {
                 break;
@@ -415,7 +415,7 @@ impl LogStore {
             if end > frame.len() {
                 return Err(Contradiction::new("an entry is longer than its frame").into());
             }
-            let entry = record::decode_entry(&frame.slice(start..end))?;
+            let entry = journal_record::decode_entry(&frame.slice(start..end))?;
             if entry.log_id != log_id {
                 let what = format!("entry {} is where {log_id} should be", entry.log_id);
                 return Err(Contradiction::new(what).into());

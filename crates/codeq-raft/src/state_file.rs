@@ -14,7 +14,7 @@
 //!
 //! The content, little-endian: cluster id, node id, log id, number of the change, first frame (8 bytes each); the vote (a
 //! byte that says whether there is one; term, node, a byte that says whether it is committed); the entry that the log
-//! is purged up to (a byte that says whether there is one; term, node, index); the membership, see [`crate::record`].
+//! is purged up to (a byte that says whether there is one; term, node, index); the membership, see [`crate::journal_record`].
 //!
 //! # Changing the format
 //!
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 use codeq_disk::{Disk, DiskFile};
 
-use crate::record::{self, Input, RecordError};
+use crate::journal_record::{self, Input, RecordError};
 use crate::types::{LogId, NodeId, StoredMembership, Vote};
 
 const DIR: &str = "raft";
@@ -246,9 +246,9 @@ fn encode(slot: &Slot) -> Result<Vec<u8>, RecordError> {
     for field in [*cluster_id, *node_id, *log_id, slot.number, *first_frame] {
         content.extend_from_slice(&field.to_le_bytes());
     }
-    record::put_option(&mut content, vote.as_ref(), record::put_vote);
-    record::put_option(&mut content, *purged, record::put_log_id);
-    content.extend_from_slice(&record::encode_membership(membership)?);
+    journal_record::put_option(&mut content, vote.as_ref(), journal_record::put_vote);
+    journal_record::put_option(&mut content, *purged, journal_record::put_log_id);
+    content.extend_from_slice(&journal_record::encode_membership(membership)?);
 
     let mut bytes = Vec::with_capacity(SLOT);
     bytes.extend_from_slice(&MAGIC);
@@ -294,10 +294,10 @@ fn decode_content(content: &[u8]) -> Result<Slot, RecordError> {
     let (number, first_frame) = (input.u64()?, input.u64()?);
     let vote = input.option(Input::vote)?;
     let purged = input.option(Input::log_id)?;
-    let membership = record::decode_membership(input.0)?;
+    let membership = journal_record::decode_membership(input.0)?;
     let state = State { cluster_id, node_id, log_id, first_frame, vote, purged, membership };
     Ok(Slot { number, state })
 }
 
 const _: () = assert!(HEADER == CRC_OFFSET + 4);
-const _: () = assert!(record::MEMBERSHIP_BYTES_MAX + 512 < SLOT);
+const _: () = assert!(journal_record::MEMBERSHIP_BYTES_MAX + 512 < SLOT);

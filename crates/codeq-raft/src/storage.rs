@@ -18,8 +18,8 @@ use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use crate::applied::AppliedIndex;
 use crate::fault::Fault;
+use crate::journal_record;
 use crate::log_store::{LogStore, LogStoreError};
-use crate::record;
 use crate::runtime::Instant;
 use crate::time::Stamp;
 use crate::transport::Leader;
@@ -52,7 +52,8 @@ pub(crate) struct Storage {
     pub rows: Mutex<ReplicaRows>,
     /// Held while a checkpoint is written, or while rows of another node replace the stores.
     pub store_files: AsyncMutex<()>,
-    /// A checkpoint was begun in the background and is not finished, or it failed a moment ago.
+    /// A checkpoint, and maintenance of the stores after it, was begun in the background and is not finished, or a
+    /// checkpoint failed a moment ago.
     pub checkpointing: AtomicBool,
     /// What the last checkpoint lacked.
     pub checkpoint_shortage: Mutex<Option<EngineError>>,
@@ -179,7 +180,7 @@ impl Storage {
 
     /// Replaces this node's rows with those that have arrived from another node.
     pub fn install(&self, meta: &SnapshotMeta<NodeId, Member>) -> Result<(), StartError> {
-        let note = record::encode_note(meta.last_log_id, &meta.last_membership);
+        let note = journal_record::encode_note(meta.last_log_id, &meta.last_membership);
         let note = note.map_err(LogStoreError::from)?;
         // Nobody may use the stores meanwhile.
         let mut rows = self.rows.lock();
@@ -232,7 +233,7 @@ fn membership_at(applied: Option<LogId>, noted: StoredMembership) -> StoredMembe
 
 /// Makes log and members agree with rows that were installed. After a crash it is repeated.
 fn match_log_to_rows(log: &LogStore, dir: &Path, note: &[u8]) -> Result<(), StartError> {
-    let (at, membership) = record::decode_note(note).map_err(|reason| {
+    let (at, membership) = journal_record::decode_note(note).map_err(|reason| {
         let reason = format!("its file INSTALL cannot be read: {reason}");
         OpenError::Foreign { dir: dir.to_owned(), reason }
     })?;
@@ -253,7 +254,7 @@ fn last_common_entry(
         shards.iter().map(|shard| shard.data().read().store.position()).collect();
     // A log that ends before what a store includes has lost entries that were acknowledged.
     for position in &positions {
-        let reached = log.reached(*position);
+        let reached = log.entry_of_checkpoint(*position);
         if fault != Some(Fault::AcceptLostTail) {
             reached?;
         }
@@ -261,5 +262,5 @@ fn last_common_entry(
     let lowest = positions.into_iter().min().unwrap_or(0);
     // With the planted bug, openraft believes that the missing entries were purged.
     let missing = |_| log.last_log_id().map(|last| LogId::new(last.leader_id, lowest));
-    Ok(log.reached(lowest).unwrap_or_else(missing))
+    Ok(log.entry_of_checkpoint(lowest).unwrap_or_else(missing))
 }

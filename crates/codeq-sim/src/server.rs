@@ -17,7 +17,7 @@ use codeq_engine::recover::OpenedDir;
 use codeq_engine::request::Request;
 use codeq_engine::{Durability, EngineError, OpenError, Options};
 use codeq_log::FrameIndex;
-use codeq_store::FlushJob;
+use codeq_store::StoreJob;
 use parking_lot::Mutex;
 
 use crate::disk::SimDisk;
@@ -117,7 +117,7 @@ pub struct Server {
     is_written: bool,
     /// Checkpoint positions: the latest and the previous one.
     positions: Vec<[FrameIndex; 2]>,
-    jobs: Vec<Option<FlushJob>>,
+    jobs: Vec<Option<StoreJob>>,
     /// A checkpoint found the disk full and has to be retried.
     retry: Vec<bool>,
     rng: Rng,
@@ -334,7 +334,8 @@ impl Server {
         let (Some(job), Some(shard)) = (job, self.node.shards.get_mut(number)) else {
             return Ok(());
         };
-        match shard.flushed(&mut job.run()) {
+        let was_checkpoint = job.is_checkpoint();
+        match shard.take_back(&mut job.run()) {
             Ok(()) => {}
             Err(error) if error.is_retryable() => {
                 self.retry.iter_mut().skip(number).take(1).for_each(|retry| *retry = true);
@@ -343,17 +344,19 @@ impl Server {
             Err(error) => return Err(stop(error)),
         }
         self.retry.iter_mut().skip(number).take(1).for_each(|retry| *retry = false);
-        let mut data = shard.data().write();
-        let position = FrameIndex(data.store.position());
+        let position = FrameIndex(shard.data().read().store.position());
         if let Some(slot) = self.positions.get_mut(number)
             && slot[0] != position
         {
             *slot = [position, slot[0]];
         }
-        if let Some(job) = self.jobs.get_mut(number) {
-            *job = data.store.maintain();
+        // As in the engine: checkpoints and steps of maintenance take turns.
+        if (was_checkpoint || !self.wants_checkpoint(number))
+            && let (Some(shard), Some(job)) =
+                (self.node.shards.get(number), self.jobs.get_mut(number))
+        {
+            *job = shard.data().write().store.maintain();
         }
-        drop(data);
         if let Some(oldest) = self.positions.iter().map(|[_, before]| *before).min() {
             self.node.log.purge(oldest);
         }

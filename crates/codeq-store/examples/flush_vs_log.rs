@@ -109,7 +109,7 @@ fn flush_until(store: &mut Store, next: &mut Key, stop: &AtomicBool) -> Result<V
         let start = Instant::now();
         let mut flushed = job.run();
         times.push(start.elapsed().as_secs_f64());
-        store.flushed(&mut flushed)?;
+        store.take_back(&mut flushed)?;
         if stop.load(Ordering::Relaxed) {
             return Ok(times);
         }

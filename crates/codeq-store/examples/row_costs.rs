@@ -97,7 +97,7 @@ fn main() -> Result<()> {
     let start = Instant::now();
     let mut steps = 0;
     while let Some(job) = store.maintain() {
-        store.flushed(&mut job.run())?;
+        store.take_back(&mut job.run())?;
         steps += 1;
     }
     let millis = start.elapsed().as_secs_f64() * 1e3;
@@ -130,7 +130,7 @@ fn delete_task(store: &mut Store, number: u64) {
 fn checkpoint(store: &mut Store, position: u64, tasks: u64, cost: &mut Cost) -> Result<()> {
     let job = store.freeze(position).ok_or("a job is out")?;
     let mut flushed = cost.time(tasks, || job.run());
-    store.flushed(&mut flushed)?;
+    store.take_back(&mut flushed)?;
     Ok(())
 }
 

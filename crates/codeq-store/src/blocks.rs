@@ -87,6 +87,11 @@ impl BlockFile {
             [a, b, c, LAYOUT] if [a, b, c] == MAGIC => {
                 Ok(BlockFile { file, sums: Some(RwLock::default()) })
             }
+            [a, b, c, layout] if [a, b, c] == MAGIC && layout > LAYOUT => Err(StoreError::TooNew {
+                path: path.to_owned(),
+                found: layout.into(),
+                supported: LAYOUT.into(),
+            }),
             _ => Err(StoreError::corrupt(path, "the file does not start like a store")),
         }
     }
@@ -96,7 +101,7 @@ impl BlockFile {
         self.sums.is_none()
     }
 
-    /// Makes the blocks durable, but not their sums: for syncs that only spread the work.
+    /// Syncs the file without writing the changed sums first.
     pub(crate) fn sync_blocks(&self) -> io::Result<()> {
         self.file.sync_data()
     }
@@ -269,7 +274,8 @@ impl DiskFile for BlockFile {
             return self.file.set_len(len);
         };
         let blocks = len.div_ceil(BLOCK_BYTES);
-        // Truncated blocks read as zeros if the file grows again.
+        // Loads the sums of the first block that is cut off, so that they can be cleared below: cut blocks read as zeros
+        // if the file grows again.
         self.expected(sums, blocks)?;
         self.file.set_len(len + blocks.div_ceil(GROUP) * BLOCK_BYTES)?;
         let mut sums = sums.write();

@@ -396,7 +396,15 @@ fn decode(table: Table, key: Key, stored: &[u8]) -> Result<&[u8], KvError> {
 }
 
 fn read_error(path: &Path) -> impl FnOnce(redb::StorageError) -> KvError {
-    |error| KvError::Read(StoreError::redb(path, error).to_string())
+    |error| kv_error(&StoreError::redb(path, error))
+}
+
+/// The error for a failed read, without the types of the store.
+pub(crate) fn kv_error(error: &StoreError) -> KvError {
+    match error {
+        StoreError::Corrupt { .. } => KvError::Damaged(error.to_string()),
+        other => KvError::Read(other.to_string()),
+    }
 }
 
 /// Refuses a checkpoint that belongs to another owner.
@@ -425,9 +433,8 @@ fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, redb::Error>) -> Res
 }
 
 fn guarded_read<T>(path: &Path, work: impl FnOnce() -> Result<T, KvError>) -> Result<T, KvError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        Err(KvError::Read(StoreError::corrupt(path, "a page is malformed").to_string()))
-    })
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(kv_error(&StoreError::corrupt(path, "a page is malformed"))))
 }
 
 /// Where the file of a store is built: under a temporary name next to its final one.

@@ -4,7 +4,7 @@
 //! off the commit path; between checkpoints, the log is what is durable. This crate knows tables, keys and bytes. It
 //! knows nothing about tasks, the log's format or time, and exposes no type of the library underneath.
 //!
-//! Reading order: [`Store`], then `memtable` and `scan` (what reads see), `flush` and `write` (a checkpoint), `file`,
+//! Reading order: [`Store`], then `memtable` and `scan` (what reads see), `job` and `write` (a checkpoint), `file`,
 //! `backend` and `blocks` (the library and its disk), `rewrite` (space and backups), `export` and `import` (rows that move
 //! to another node).
 
@@ -14,8 +14,8 @@ mod check;
 mod error;
 mod export;
 mod file;
-mod flush;
 mod import;
+mod job;
 mod mem;
 mod memtable;
 mod overlay;
@@ -31,8 +31,8 @@ pub use check::{CheckReport, check};
 pub use error::StoreError;
 pub use export::{CHUNK_BYTES, Export};
 pub use file::unfinished_path;
-pub use flush::{FlushJob, Flushed};
 pub use import::{Import, Imported};
+pub use job::{FinishedJob, StoreJob};
 pub use mem::MemStore;
 pub use rewrite::SnapshotJob;
 pub use scrub::{ScrubJob, ScrubPlace, Scrubbed};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use codeq_core::kv::{Direction, Key, KvError, Table};
 
 use crate::error::StoreError;
-use crate::file::View;
+use crate::file::{View, kv_error};
 
 /// The first row that a scrub has not verified yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,8 +42,8 @@ impl ScrubJob {
     pub fn run(self, bytes: u64) -> Result<Scrubbed, KvError> {
         let path = &self.view.file().path;
         let damaged = |error| match error {
-            KvError::Read(_) => error,
-            KvError::Corrupt { .. } => KvError::Read(StoreError::corrupt(path, error).to_string()),
+            KvError::Corrupt { .. } => kv_error(&StoreError::corrupt(path, error)),
+            other => other,
         };
         let ScrubPlace(first, mut from) = self.place;
         let mut seen = 0;

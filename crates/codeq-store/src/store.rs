@@ -11,7 +11,7 @@ use codeq_disk::SharedDisk;
 use crate::error::StoreError;
 use crate::export::Export;
 use crate::file::remove_leftover;
-use crate::flush::{FileState, FlushJob, Flushed, Frozen, Work};
+use crate::job::{FileState, FinishedJob, Frozen, StoreJob, Work};
 use crate::memtable::Memtable;
 use crate::rewrite::{self, Rewrite, SnapshotJob};
 use crate::scan;
@@ -21,7 +21,7 @@ use crate::{Options, Owner};
 /// The rows of one shard.
 ///
 /// Writes only reach memory. The caller's log makes them durable, and from time to time a checkpoint does:
-/// [`Store::freeze`] returns a job, the job writes the rows to the file, and [`Store::flushed`] releases them. Reads
+/// [`Store::freeze`] returns a job, the job writes the rows to the file, and [`Store::take_back`] releases them. Reads
 /// see every write at once, before, during and after a checkpoint.
 ///
 /// A scan visits the tombstones of all rows deleted in its range that no finished checkpoint has removed from the file
@@ -105,24 +105,24 @@ impl Store {
     /// they are complete. Returns at once; the job does the work.
     ///
     /// `None` while another job is in progress, or while a failed checkpoint has not been retried.
-    pub fn freeze(&mut self, position: u64) -> Option<FlushJob> {
+    pub fn freeze(&mut self, position: u64) -> Option<StoreJob> {
         self.freeze_with(position, 0)
     }
 
     /// Same as [`Store::freeze`], and keeps the write digest of the rows with them. 0 keeps none.
-    pub fn freeze_with(&mut self, position: u64, digest: u64) -> Option<FlushJob> {
+    pub fn freeze_with(&mut self, position: u64, digest: u64) -> Option<StoreJob> {
         if self.busy || self.frozen.is_some() {
             return None;
         }
         let rows = Arc::new(std::mem::take(&mut self.active));
         self.frozen = Some(Frozen { rows, position, digest });
-        self.retry_flush()
+        self.retry_checkpoint()
     }
 
     /// The job of a checkpoint that failed and has to be repeated.
-    pub fn retry_flush(&mut self) -> Option<FlushJob> {
+    pub fn retry_checkpoint(&mut self) -> Option<StoreJob> {
         let frozen = self.frozen.clone()?;
-        self.job(Work::Flush(frozen))
+        self.job(Work::Checkpoint(frozen))
     }
 
     /// A bounded step of maintenance, if there is any: returning unused space to the disk if more than half of the
@@ -130,7 +130,7 @@ impl Store {
     /// Call it at the start, after checkpoints and when idle, until it returns `None`.
     ///
     /// A failed step only loses the copy, which starts over.
-    pub fn maintain(&mut self) -> Option<FlushJob> {
+    pub fn maintain(&mut self) -> Option<StoreJob> {
         let due = (self.state.is_plain() && !self.no_room)
             || self.state.is_sparse(self.options.rewrite_slack);
         if self.rewrite.is_none() && !due {
@@ -139,12 +139,12 @@ impl Store {
         self.job(Work::Rewrite)
     }
 
-    fn job(&mut self, work: Work) -> Option<FlushJob> {
+    fn job(&mut self, work: Work) -> Option<StoreJob> {
         if self.busy {
             return None;
         }
         self.busy = true;
-        Some(FlushJob {
+        Some(StoreJob {
             disk: Arc::clone(&self.disk),
             options: self.options.clone(),
             work,
@@ -155,20 +155,20 @@ impl Store {
 
     /// Takes back a finished job. On success, the rows are read from the file from now on. On failure nothing has
     /// changed: reads continue from memory and the last checkpoint, and after a [retryable](StoreError::is_retryable)
-    /// error [`Store::retry_flush`] returns the job again.
+    /// error [`Store::retry_checkpoint`] returns the job again.
     ///
-    /// Only swaps a few pointers; memory to be freed stays in `flushed`.
-    pub fn flushed(&mut self, flushed: &mut Flushed) -> Result<(), StoreError> {
+    /// Only swaps a few pointers; memory to be freed stays in `finished`.
+    pub fn take_back(&mut self, finished: &mut FinishedJob) -> Result<(), StoreError> {
         self.busy = false;
-        self.rewrite = flushed.rewrite.take();
-        self.no_room |= matches!(flushed.outcome, Err(StoreError::Full { .. }));
-        if flushed.flushed.is_some() {
+        self.rewrite = finished.rewrite.take();
+        self.no_room |= matches!(finished.outcome, Err(StoreError::Full { .. }));
+        if finished.flushed.is_some() {
             self.frozen = None;
         }
         // Also after a failure: the job may have reopened the file, which then has the same checkpoint on a working
         // handle.
-        std::mem::swap(&mut self.state, &mut flushed.state);
-        std::mem::replace(&mut flushed.outcome, Ok(()))
+        std::mem::swap(&mut self.state, &mut finished.state);
+        std::mem::replace(&mut finished.outcome, Ok(()))
     }
 
     /// A job that copies the last checkpoint to a new store at `path` on `disk`, while this one stays in use. Rows

@@ -79,7 +79,7 @@ pub struct BulkFrom {
 
 /// A bounded part of a bulk operation. Its predecessors are only replayed from older logs: [`BulkPartV1`], and before
 /// it [`Cleanup`](super::Cleanup), [`Purge`](super::Purge) and [`ReplayTarget::Queue`](super::ReplayTarget), whose
-/// limit on rows looked at applied to each list instead of to the whole operation.
+/// limit on rows looked at applied to each list instead of to the whole command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BulkPart {
     /// The tenant that owns the tasks.

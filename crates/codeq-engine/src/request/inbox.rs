@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use codeq_store::Flushed;
+use codeq_store::FinishedJob;
 
 use super::{ClientNumber, Request};
 use crate::error::EngineError;
@@ -16,14 +16,14 @@ use crate::options::{
     ENQUEUES_BYTES_MAX, ENQUEUES_MAX, INBOX_BYTES_MAX, INBOX_MAX, WAKE_DURING_SYNC_AT,
     WAKE_DURING_SYNC_POSTED_AT,
 };
-use crate::std_or_shuttle::{Condvar, Mutex, MutexGuard};
+use crate::sync_or_shuttle::{Condvar, Mutex, MutexGuard};
 use codeq_core::command::Command;
 use tokio::sync::{Notify, oneshot};
 
 /// What reaches a shard's thread besides requests.
 pub enum Notice {
-    /// A checkpoint job has finished.
-    Flushed(Box<Flushed>),
+    /// A job on the store's file has finished.
+    JobFinished(Box<FinishedJob>),
     /// A client that waited for tasks is gone.
     Gone(ClientNumber),
     /// Make a checkpoint now, and report when everything acknowledged before is in the store.
@@ -42,7 +42,7 @@ const POLL_TIME: Duration =
 #[derive(Default)]
 pub struct Inbox {
     state: Mutex<State>,
-    /// Wakes the thread that waits in [`Inbox::take`].
+    /// Wakes the thread that waits in [`Inbox::take`] or [`Inbox::await_notices`].
     filled: Condvar,
     /// Wakes a task that uses [`Inbox::take_now`].
     arrived: Option<Arc<Notify>>,
@@ -57,12 +57,19 @@ struct State {
     /// The kind that was waiting when the last batch took none of it.
     goes_first: Option<RequestKind>,
     notices: VecDeque<Notice>,
-    waiting: bool,
+    /// What the reader waits for, if it waits.
+    waiting: Option<WaitsFor>,
     /// The log is syncing, so applying a single request right away gains nothing.
     syncing: bool,
     /// A few clients are being answered and are likely to come back at once.
     poll_first: bool,
     closed: Option<EngineError>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WaitsFor {
+    Anything,
+    Notices,
 }
 
 /// The waiting requests of one kind.
@@ -314,15 +321,9 @@ impl Inbox {
                 state = self.poll_briefly();
                 continue;
             }
-            state.waiting = true;
-            let timed_out = match deadline {
-                Some(deadline) => self.filled.wait_until(&mut state, deadline).timed_out(),
-                None => {
-                    self.filled.wait(&mut state);
-                    false
-                }
-            };
-            state.waiting = false;
+            state.waiting = Some(WaitsFor::Anything);
+            let timed_out = self.wait(&mut state, deadline);
+            state.waiting = None;
             if timed_out {
                 return;
             }
@@ -330,6 +331,21 @@ impl Inbox {
         notices.extend(state.notices.drain(..));
         state.take(max, max_bytes, true, requests);
         state.poll_first = requests.len() == 1 && state.is_empty();
+    }
+
+    /// Takes all notices, and leaves the requests where they are. Waits for a notice until `deadline`, unless the inbox
+    /// is closed.
+    pub fn await_notices(&self, deadline: Option<Instant>, notices: &mut Vec<Notice>) {
+        let mut state = self.state.lock();
+        while state.notices.is_empty() && state.closed.is_none() {
+            state.waiting = Some(WaitsFor::Notices);
+            let timed_out = self.wait(&mut state, deadline);
+            state.waiting = None;
+            if timed_out {
+                return;
+            }
+        }
+        notices.extend(state.notices.drain(..));
     }
 
     /// Takes what is there, without waiting: at most `max` requests with `max_bytes` in total, or a single larger one
@@ -343,6 +359,17 @@ impl Inbox {
     /// Takes the notices that are there, without waiting.
     pub fn take_notices(&self) -> VecDeque<Notice> {
         std::mem::take(&mut self.state.lock().notices)
+    }
+
+    /// Waits until woken, or returns true at the deadline.
+    fn wait(&self, state: &mut MutexGuard<'_, State>, deadline: Option<Instant>) -> bool {
+        match deadline {
+            Some(deadline) => self.filled.wait_until(state, deadline).timed_out(),
+            None => {
+                self.filled.wait(state);
+                false
+            }
+        }
     }
 
     /// Polls briefly for requests of clients that were just answered, which often come back a moment later. That saves
@@ -390,9 +417,13 @@ impl Inbox {
     }
 
     fn wake(&self, state: MutexGuard<'_, State>) {
-        let waiting = state.waiting;
+        let wakes = match state.waiting {
+            None => false,
+            Some(WaitsFor::Anything) => true,
+            Some(WaitsFor::Notices) => !state.notices.is_empty() || state.closed.is_some(),
+        };
         drop(state);
-        if waiting {
+        if wakes {
             self.filled.notify_one();
         }
         if let Some(arrived) = &self.arrived {
@@ -467,6 +498,27 @@ mod tests {
         assert_eq!(inbox.len(), INBOX_MAX);
         inbox.push_unbounded([request(), request()].into_iter());
         assert_eq!(inbox.len(), INBOX_MAX + 2);
+    }
+
+    #[test]
+    fn a_wait_for_notices_leaves_requests_alone() {
+        let inbox = Inbox::default();
+        inbox.push(heartbeat());
+        let mut notices = Vec::new();
+        std::thread::scope(|scope| {
+            // It would return without a notice if requests ended the wait.
+            let reader = scope.spawn(|| inbox.await_notices(None, &mut notices));
+            for _ in 0..100 {
+                inbox.push(heartbeat());
+                std::thread::yield_now();
+            }
+            inbox.notify(Notice::Drain);
+            reader.join().unwrap();
+        });
+        assert!(matches!(notices.as_slice(), [Notice::Drain]));
+        assert_eq!(inbox.len(), 101);
+        inbox.await_notices(Some(Instant::now()), &mut notices);
+        assert_eq!(notices.len(), 1);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::route::task_shard;
 
 /// How the answers of several shards are combined.
 pub enum Merge {
-    /// The first answer that is not a refusal, or else the first refusal.
+    /// The first reply that is not a rejection, or else the first rejection. An error of any shard comes first.
     FirstAccepted,
     /// Like `FirstAccepted`, with the total number of consumers restored.
     Topic { max_consumers: u32 },
@@ -104,8 +104,12 @@ fn split_tasks(enqueue: Enqueue, fingerprints: &[u128], shards: u16) -> Split {
 impl Merge {
     fn merge(&self, answers: impl Iterator<Item = Answer>) -> Answer {
         let answers: Vec<Answer> = answers.collect();
-        let may_be_done = |answer: &Answer| !matches!(answer, Err(EngineError::NoLeader));
-        if answers.iter().any(may_be_done) && !answers.iter().all(may_be_done) {
+        let may_be_done = |answer: &Answer| match answer {
+            Ok(reply) => !matches!(reply, Reply::Rejected(_)),
+            Err(error) => !error.is_refusal(),
+        };
+        let is_refused = |answer: &Answer| answer.as_ref().is_err_and(EngineError::is_refusal);
+        if answers.iter().any(is_refused) && answers.iter().any(may_be_done) {
             // Part of it was done, or may have been: nobody may repeat it as if nothing had happened.
             return Err(EngineError::Unknown);
         }
@@ -240,5 +244,31 @@ impl ClaimAcrossShards {
             inbox.push(Request::with(command, reply, self.wait));
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_that_was_done_in_part_is_not_refused() {
+        let done = || Ok(Reply::Done);
+        let rejected = || Ok(Reply::Rejected(Rejection::InvalidWorker));
+        let failed = || Err(EngineError::Failed("disk".into()));
+        let (full, overloaded) = (|| Err(EngineError::DiskFull), || Err(EngineError::Overloaded));
+        for (answers, merged) in [
+            (vec![done(), full()], Err(EngineError::Unknown)),
+            (vec![overloaded(), done()], Err(EngineError::Unknown)),
+            (vec![failed(), overloaded()], Err(EngineError::Unknown)),
+            (vec![overloaded(), full()], Err(EngineError::Overloaded)),
+            (vec![rejected(), full()], Err(EngineError::DiskFull)),
+            (vec![done(), failed()], Err(EngineError::Failed("disk".into()))),
+            (vec![rejected(), done()], done()),
+            (vec![rejected(), rejected()], rejected()),
+        ] {
+            let case = format!("{answers:?}");
+            assert_eq!(Merge::FirstAccepted.merge(answers.into_iter()), merged, "{case}");
+        }
     }
 }

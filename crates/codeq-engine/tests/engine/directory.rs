@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use codeq_core::effect::Effect;
 use codeq_core::id::ShardId;
-use codeq_disk::RealDisk;
+use codeq_core::kv::{Kv, KvRead, Table};
+use codeq_disk::{RealDisk, SharedDisk};
 use codeq_engine::{Engine, Observer, OpenError, Options, SharedObserver, layout};
+use codeq_store::Store;
 
 use crate::harness::{TENANT, block, eventually, open, put, small};
 
@@ -172,6 +174,36 @@ fn a_damaged_store_is_rebuilt_if_the_log_has_everything() {
         let engine = open(dir);
         assert_eq!((ready(&engine), engine.rebuilt().len()), (TASKS, 0));
     }
+}
+
+#[test]
+fn a_store_of_a_newer_version_is_left_as_it_is() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path();
+    let engine = open(dir);
+    put(&engine, "q", "1");
+    drop(engine);
+    let path = layout::store_path(dir, ShardId(0));
+    let refused = |because: &str| {
+        let error = Engine::open(dir, small()).err().unwrap().to_string();
+        assert!(error.contains(because), "{error}");
+        assert!(path.exists() && !dir.join("shard-000/store.damaged-1").exists());
+    };
+    // The log has everything, so a damaged store would be rebuilt.
+    let disk: SharedDisk = Arc::new(RealDisk);
+    let mut store = Store::open(disk, &path, codeq_store::Options::default()).unwrap();
+    let mut row = store.get(Table::Meta, 0).unwrap().unwrap().to_vec();
+    row[0] = 200;
+    store.put(Table::Meta, 0, row.into());
+    let position = store.position();
+    let mut finished = store.freeze(position).unwrap().run();
+    store.take_back(&mut finished).unwrap();
+    drop(store);
+    refused("has version 200");
+    // The last byte of the file's magic number is the version of its layout.
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&[2], 3).unwrap();
+    refused("has format version 2");
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod clocks;
 mod directory;
 mod faults;
 mod harness;
+mod maintenance;
 mod records;
 mod replay;
 mod restart;

@@ -53,7 +53,7 @@ fn rows(shard: &Shard) -> [u8; 32] {
 
 fn checkpoint(shard: &mut Shard, position: u64) {
     let job = shard.freeze(FrameIndex(position)).unwrap();
-    shard.flushed(&mut job.run()).unwrap();
+    shard.take_back(&mut job.run()).unwrap();
 }
 
 #[test]

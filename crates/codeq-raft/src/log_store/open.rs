@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::{Files, Inner, JOURNAL, LogStore, LogStoreError, note_base};
 use crate::fault::Fault;
 use crate::journal::{Journal, RecordLocation};
-use crate::record::{self, Kind};
+use crate::journal_record::{self, Kind};
 use crate::state_file::{State, StateFile};
 use crate::types::{Member, NodeId, StoredMembership, Vote};
 
@@ -92,7 +92,7 @@ impl LogStore {
         };
         if let Start::Cluster { member, position } = new.start {
             // To openraft, index 0 would be an entry; to a store, position 0 means that there is no checkpoint yet.
-            let start = record::log_id(1, new.node_id, position.max(1));
+            let start = journal_record::log_id(1, new.node_id, position.max(1));
             let members = Membership::new(
                 vec![[new.node_id].into()],
                 std::collections::BTreeMap::from([(new.node_id, member)]),
@@ -148,7 +148,7 @@ impl LogStore {
                 let what = format!("frame {frame} of the log has a record of shard {number}");
                 return Err(LogStoreError::Mixed(what));
             }
-            let header = record::decode_header(record)?;
+            let header = journal_record::decode_header(record)?;
             let (offset, len) = (start as u32, record.len() as u32);
             match header.kind {
                 Kind::Entry => {

@@ -11,8 +11,8 @@ use codeq_core::id::ShardId;
 use codeq_disk::{RealDisk, SharedDisk};
 use codeq_log::{Log, NewLog, Options};
 use codeq_raft::fault::Fault;
+use codeq_raft::journal_record::log_id;
 use codeq_raft::log_store::{LogStore, LogStoreError, MESSAGE_BYTES, NewNode, Start};
-use codeq_raft::record::log_id;
 use codeq_raft::types::{Entry, LogId, Member, Origin, Proposal, StorageError, Types, Vote};
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
 use openraft::testing::{StoreBuilder, Suite};
@@ -103,7 +103,7 @@ fn a_new_cluster_begins_after_its_rows() {
             assert_eq!(members.log_id(), &Some(start));
             assert_eq!(members.membership().get_node(&NODE).unwrap().address, "one:7000");
             assert_eq!((store.node_id(), store.cluster_id()), (NODE, 3));
-            assert_eq!(store.reached(position).unwrap(), Some(start));
+            assert_eq!(store.entry_of_checkpoint(position).unwrap(), Some(start));
             store = open(dir.path());
         }
         assert!(append(&store, [entry(2, begin + 2, 1)]).is_err(), "a hole");
@@ -123,8 +123,8 @@ fn a_joining_node_has_nothing() {
     ));
     let mut store = create(dir.path(), Start::Joining);
     assert_eq!(now(store.read_vote()).unwrap(), None);
-    assert_eq!((store.last_log_id(), store.reached(0).unwrap()), (None, None));
-    assert!(store.reached(1).is_err());
+    assert_eq!((store.last_log_id(), store.entry_of_checkpoint(0).unwrap()), (None, None));
+    assert!(store.entry_of_checkpoint(1).is_err());
 }
 
 #[test]
@@ -262,8 +262,8 @@ fn entries_leave_the_disk_only_as_far_as_the_owner_allows() {
     assert!(segments(dir.path()).len() < before);
     let reopened = open(dir.path());
     assert_eq!(indexes(&reopened), (31..=60).collect::<Vec<_>>());
-    assert_eq!(reopened.reached(30).unwrap(), Some(log_id(2, NODE, 30)));
-    assert!(reopened.reached(29).is_err(), "entry 30 is gone");
+    assert_eq!(reopened.entry_of_checkpoint(30).unwrap(), Some(log_id(2, NODE, 30)));
+    assert!(reopened.entry_of_checkpoint(29).is_err(), "entry 30 is gone");
     drop(reopened);
     let mut store = open(dir.path());
     // Nor further than openraft has purged.
@@ -364,14 +364,14 @@ fn a_log_that_lost_its_end_or_its_beginning_is_refused() {
     append(&store, (2..=9).map(|index| entry(2, index, 10))).unwrap();
     copy(&path, &old);
     append(&store, (10..=30).map(|index| entry(2, index, 9_000))).unwrap();
-    assert_eq!(store.reached(30).unwrap(), Some(log_id(2, NODE, 30)));
+    assert_eq!(store.entry_of_checkpoint(30).unwrap(), Some(log_id(2, NODE, 30)));
     // The whole log of last week: intact in itself, but a store is ahead of it.
     let mixed = dir.path().join("mixed");
     copy(&path, &mixed);
     std::fs::remove_dir_all(mixed.join("log")).unwrap();
     copy(&old.join("log"), &mixed.join("log"));
     let behind = open(&mixed);
-    let error = behind.reached(30).unwrap_err().to_string();
+    let error = behind.entry_of_checkpoint(30).unwrap_err().to_string();
     assert!(
         error.contains("a store is at entry 30, but the log") && error.contains("-9"),
         "{error}"

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use codeq_core::id::{ShardId, split_mix64};
-use codeq_raft::record::{
+use codeq_raft::journal_record::{
     ADDRESS_BYTES_MAX, HEADER_BYTES, Header, Kind, MEMBERS_MAX, RecordError, decode_entry,
     decode_header, decode_membership, decode_note, encode_entry, encode_mark, encode_membership,
     encode_note, entry_bytes, log_id,

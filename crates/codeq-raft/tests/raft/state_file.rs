@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use codeq_disk::RealDisk;
-use codeq_raft::record::log_id;
+use codeq_raft::journal_record::log_id;
 use codeq_raft::state_file::{State, StateError, StateFile, path};
 use codeq_raft::types::{Member, StoredMembership, Vote};
 use openraft::Membership;

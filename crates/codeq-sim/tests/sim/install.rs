@@ -46,7 +46,7 @@ fn node(disk: &SimDisk, log_id: u64, tasks: usize, position: u64) -> OpenedDir {
         let request = Request::detached(Command::Enqueue(enqueue));
         shard.apply(Moment::agreed(1_000 + log_id), [request]).unwrap();
         let job = shard.freeze(FrameIndex(position)).unwrap();
-        shard.flushed(&mut job.run()).unwrap();
+        shard.take_back(&mut job.run()).unwrap();
     }
     node
 }

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use codeq_core::kv::{Direction, Key, Kv, KvError, KvRead, Table};
-use codeq_store::{FlushJob, MemStore, Store};
+use codeq_store::{MemStore, Store, StoreJob};
 
 use crate::sim_disk::SimDisk;
 use crate::{checkpoint, create, open, rows, value};
@@ -24,7 +24,7 @@ enum Between {
 struct Interrupted {
     disk: SimDisk,
     store: Option<Store>,
-    job: Option<FlushJob>,
+    job: Option<StoreJob>,
     between: Between,
     position: u64,
 }
@@ -47,7 +47,7 @@ impl Interrupted {
             Between::Nothing => {}
             Between::LateFlush => {
                 if let Some(job) = self.job.take() {
-                    store.flushed(&mut job.run()).unwrap();
+                    store.take_back(&mut job.run()).unwrap();
                 }
                 self.job = store.freeze(self.position);
             }
@@ -231,7 +231,7 @@ fn reads_are_right_at_every_moment_of_a_checkpoint() {
     assert!(store.freeze(3).is_none(), "one checkpoint at a time");
     let mut flushed = job.run();
     assert_eq!(rows(&store, Table::Task), expected, "durable, but not taken back yet");
-    store.flushed(&mut flushed).unwrap();
+    store.take_back(&mut flushed).unwrap();
     drop(flushed);
     assert_eq!(rows(&store, Table::Task), expected);
     assert_eq!(store.position(), 2);
@@ -258,6 +258,6 @@ fn a_store_can_be_read_by_many_threads_while_a_checkpoint_runs() {
         }
         flush.join().unwrap()
     });
-    store.flushed(&mut flushed).unwrap();
+    store.take_back(&mut flushed).unwrap();
     assert_eq!(rows(&store, Table::Body).len(), 2000);
 }

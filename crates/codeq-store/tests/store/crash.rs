@@ -65,7 +65,7 @@ fn a_checkpoint_is_there_or_not_wherever_the_power_fails() {
         |store| {
             change_everything(store);
             let mut flushed = store.freeze(2).unwrap().run();
-            let _ = store.flushed(&mut flushed);
+            let _ = store.take_back(&mut flushed);
             assert_eq!(contents(store), after, "reads go on without the disk");
         },
         |store| match store.position() {
@@ -90,21 +90,21 @@ fn a_rewrite_loses_nothing_wherever_the_power_fails() {
         |store| {
             change_everything(store);
             let mut flushed = store.freeze(2).unwrap().run();
-            if store.flushed(&mut flushed).is_err() {
+            if store.take_back(&mut flushed).is_err() {
                 return;
             }
             // One step, a checkpoint, and the rest of the steps.
             if let Some(job) = store.maintain() {
-                let _ = store.flushed(&mut job.run());
+                let _ = store.take_back(&mut job.run());
             }
             store.insert(Table::Body, 5000, value("during the rewrite"));
             store.delete(Table::Body, 160);
             if let Some(job) = store.freeze(3) {
-                let _ = store.flushed(&mut job.run());
+                let _ = store.take_back(&mut job.run());
             }
             for _ in 0..30 {
                 let Some(job) = store.maintain() else { break };
-                let _ = store.flushed(&mut job.run());
+                let _ = store.take_back(&mut job.run());
             }
             assert_eq!(contents(store), during, "reads go on without the disk");
         },

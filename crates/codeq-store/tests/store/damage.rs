@@ -103,7 +103,7 @@ impl Tally {
             store.put(Table::Index, key, value("later"));
         }
         let mut flushed = store.freeze(3).unwrap().run();
-        if store.flushed(&mut flushed).is_ok() {
+        if store.take_back(&mut flushed).is_ok() {
             assert_eq!(
                 read(&store).unwrap()[Table::Body as usize],
                 expected[Table::Body as usize],

@@ -1,7 +1,7 @@
 //! Random histories on the store and on the store in memory, with checkpoints, rewrites and crashes in between.
 
 use codeq_core::kv::{Direction, Key, Kv, KvRead, Table};
-use codeq_store::{FlushJob, MemStore, Store, check};
+use codeq_store::{MemStore, Store, StoreJob, check};
 use proptest::prelude::*;
 
 use crate::sim_disk::SimDisk;
@@ -54,7 +54,7 @@ struct Twins {
     /// The model as of the last checkpoint, and as of the one in progress.
     durable: (u64, MemStore),
     pending: Option<(u64, MemStore)>,
-    job: Option<FlushJob>,
+    job: Option<StoreJob>,
     inserted: Vec<Key>,
     position: u64,
 }
@@ -62,7 +62,7 @@ struct Twins {
 impl Twins {
     fn run_job(&mut self) {
         if let Some(job) = self.job.take() {
-            self.store.flushed(&mut job.run()).unwrap();
+            self.store.take_back(&mut job.run()).unwrap();
             if let Some(done) = self.pending.take_if(|(at, _)| *at == self.store.position()) {
                 self.durable = done;
             }
@@ -133,7 +133,7 @@ impl Twins {
             Step::Run => self.run_job(),
             Step::Maintain => {
                 if let Some(job) = self.store.maintain() {
-                    self.store.flushed(&mut job.run()).unwrap();
+                    self.store.take_back(&mut job.run()).unwrap();
                 }
             }
             Step::Reopen => self.reopened(self.disk.clone()),

@@ -94,7 +94,7 @@ fn older_versions_get_checksums_and_an_owner() {
         let mut store = Store::open(Arc::clone(&disk), &copy, owned()).unwrap();
         let before = crate::contents(&store);
         while let Some(job) = store.maintain() {
-            store.flushed(&mut job.run()).unwrap();
+            store.take_back(&mut job.run()).unwrap();
         }
         assert_eq!(crate::contents(&store), before);
         drop(store);

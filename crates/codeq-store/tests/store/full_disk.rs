@@ -33,8 +33,8 @@ fn a_full_disk_stops_the_checkpoint_and_nothing_else() {
     for extra in [0, 40_000, 400_000, 1_000_000] {
         let capacity = Some(disk.used() + extra);
         disk.set_faults(Faults { capacity, ..Faults::default() });
-        let job = store.freeze(2).or_else(|| store.retry_flush()).unwrap();
-        let outcome = store.flushed(&mut job.run());
+        let job = store.freeze(2).or_else(|| store.retry_checkpoint()).unwrap();
+        let outcome = store.take_back(&mut job.run());
         assert!(matches!(outcome, Err(StoreError::Full { .. })), "{outcome:?} with {extra}");
         assert_eq!(contents(&store), expected, "reads go on");
         assert_eq!(store.position(), 1);
@@ -45,10 +45,10 @@ fn a_full_disk_stops_the_checkpoint_and_nothing_else() {
     }
     store.insert(Table::Body, 20_000, value("written while the disk is full"));
     disk.set_faults(Faults::default());
-    let job = store.retry_flush().unwrap();
-    store.flushed(&mut job.run()).unwrap();
+    let job = store.retry_checkpoint().unwrap();
+    store.take_back(&mut job.run()).unwrap();
     assert_eq!(store.position(), 2);
-    assert!(store.retry_flush().is_none());
+    assert!(store.retry_checkpoint().is_none());
     checkpoint(&mut store, 3);
     drop(store);
     let store = open(&disk);
@@ -72,7 +72,7 @@ fn a_rewrite_without_room_is_given_up() {
     let mut steps = 0;
     let error = loop {
         let job = store.maintain().unwrap();
-        if let Err(error) = store.flushed(&mut job.run()) {
+        if let Err(error) = store.take_back(&mut job.run()) {
             break error;
         }
         steps += 1;
@@ -99,7 +99,7 @@ fn a_failed_sync_is_final_but_reads_go_on() {
         let expected = contents(&store);
         disk.set_faults(Faults { sync_fails: true, ..Faults::default() });
         let job = store.freeze(2).unwrap();
-        let error = store.flushed(&mut job.run()).unwrap_err();
+        let error = store.take_back(&mut job.run()).unwrap_err();
         assert!(!error.is_retryable(), "{error}");
         assert_eq!(contents(&store), expected);
     }

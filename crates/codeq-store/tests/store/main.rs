@@ -29,8 +29,8 @@ fn stores_and_jobs_can_be_sent_to_other_threads() {
     fn shared<T: Send + Sync>() {}
     fn sent<T: Send>() {}
     shared::<Store>();
-    sent::<codeq_store::FlushJob>();
-    sent::<codeq_store::Flushed>();
+    sent::<codeq_store::StoreJob>();
+    sent::<codeq_store::FinishedJob>();
     sent::<codeq_store::SnapshotJob>();
     sent::<codeq_store::Export>();
     sent::<codeq_store::Import>();
@@ -65,7 +65,7 @@ fn open(disk: &SimDisk) -> Store {
 /// A whole checkpoint, inline.
 fn checkpoint(store: &mut Store, position: u64) {
     let mut flushed = store.freeze(position).unwrap().run();
-    store.flushed(&mut flushed).unwrap();
+    store.take_back(&mut flushed).unwrap();
 }
 
 fn value(text: impl AsRef<str>) -> Bytes {

@@ -49,7 +49,7 @@ fn a_copy_gets_the_given_owner_and_a_rewrite_keeps_its_own() {
     checkpoint(&mut store, 2);
     let mut steps = 0;
     while let Some(job) = store.maintain() {
-        store.flushed(&mut job.run()).unwrap();
+        store.take_back(&mut job.run()).unwrap();
         steps += 1;
     }
     assert!(steps > 0, "it was rewritten");

@@ -24,7 +24,7 @@ fn the_file_shrinks_to_less_than_twice_its_rows() {
     let mut position = 2;
     let mut steps = 0;
     while let Some(job) = store.maintain() {
-        store.flushed(&mut job.run()).unwrap();
+        store.take_back(&mut job.run()).unwrap();
         steps += 1;
         // Checkpoints continue between the steps.
         position += 1;
@@ -59,7 +59,7 @@ fn a_rewrite_includes_changes_at_its_current_position() {
     while disk.renames() == 1 {
         position += 1;
         let job = store.maintain().unwrap();
-        store.flushed(&mut job.run()).unwrap();
+        store.take_back(&mut job.run()).unwrap();
         // Every row changes, including the one at which the next step begins.
         for (key, _) in rows(&store, Table::Body) {
             store.put(Table::Body, key, value(format!("changed {position} ").repeat(20)));
@@ -83,7 +83,7 @@ fn rows_that_pack_badly_are_not_rewritten_for_ever() {
     checkpoint(&mut store, 1);
     let mut jobs = 0;
     while let Some(job) = store.maintain() {
-        store.flushed(&mut job.run()).unwrap();
+        store.take_back(&mut job.run()).unwrap();
         jobs += 1;
         assert!(jobs < 500, "rewritten for ever");
     }

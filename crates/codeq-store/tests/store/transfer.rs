@@ -97,7 +97,7 @@ fn an_imported_store_has_the_same_rows() {
             for position in 1..=seed {
                 scribble(&mut store, &mut coin);
                 let job = store.freeze_with(position * 10 + u64::from(shard), 5 + position);
-                store.flushed(&mut job.unwrap().run()).unwrap();
+                store.take_back(&mut job.unwrap().run()).unwrap();
             }
             let (expected, digest) = (contents(&store), store.digest());
             let mut export = store.export();
@@ -106,7 +106,7 @@ fn an_imported_store_has_the_same_rows() {
             scribble(&mut store, &mut coin);
             checkpoint(&mut store, 1_000);
             while let Some(job) = store.maintain() {
-                store.flushed(&mut job.run()).unwrap();
+                store.take_back(&mut job.run()).unwrap();
             }
             while let Some(chunk) = export.next_chunk().unwrap() {
                 assert!(chunk.len() <= CHUNK_BYTES + LONGEST + 64);
@@ -305,7 +305,7 @@ fn the_first_version_is_still_read_and_written() {
     store.put(Table::Task, 0x0102, value("row"));
     store.put(Table::Record, Key::MAX, value(""));
     let job = store.freeze_with(9, 0x1122_3344_5566_7788);
-    store.flushed(&mut job.unwrap().run()).unwrap();
+    store.take_back(&mut job.unwrap().run()).unwrap();
     let stream = chunks(store.export());
     let hex = |bytes: &Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     assert_eq!(stream.iter().map(hex).collect::<Vec<_>>(), FIRST);
@@ -336,14 +336,14 @@ fn a_digest_is_kept_with_its_checkpoint() {
     }
     let save = |store: &mut Store, position, digest| {
         let job = store.freeze_with(position, digest);
-        store.flushed(&mut job.unwrap().run()).unwrap();
+        store.take_back(&mut job.unwrap().run()).unwrap();
     };
     save(&mut store, 1, u64::MAX);
     assert_eq!(store.digest(), u64::MAX);
     (0..290).for_each(|key| store.delete(Table::Body, key));
     save(&mut store, 2, 77);
     while let Some(job) = store.maintain() {
-        store.flushed(&mut job.run()).unwrap();
+        store.take_back(&mut job.run()).unwrap();
     }
     assert_eq!(disk.renames(), 2, "it was rewritten");
     drop(store);

@@ -1,4 +1,4 @@
-//! Checkpoint work, done off the commit path.
+//! Work on the store's file, done off the commit path: a checkpoint, or a step of maintenance.
 //!
 //! A job owns everything it needs, so it can run on another thread, or inline in the simulator. Its outcome goes back
 //! to the store that created it.
@@ -25,13 +25,13 @@ pub(crate) struct Frozen {
 /// The kind of job.
 pub(crate) enum Work {
     /// Write frozen rows to the file.
-    Flush(Frozen),
+    Checkpoint(Frozen),
     /// Advance the copy into a smaller file by one step.
     Rewrite,
 }
 
 /// A unit of work on the store's file; see [`crate::Store::freeze`].
-pub struct FlushJob {
+pub struct StoreJob {
     pub(crate) disk: SharedDisk,
     pub(crate) options: Options,
     pub(crate) work: Work,
@@ -80,40 +80,52 @@ impl FileState {
     }
 }
 
-/// The outcome of a [`FlushJob`].
+/// The outcome of a [`StoreJob`].
 ///
-/// After [`crate::Store::flushed`] has taken what it needs, this holds the old rows and the old view. Freeing
+/// After [`crate::Store::take_back`] has taken what it needs, this holds the old rows and the old view. Freeing
 /// hundreds of thousands of rows takes milliseconds, so drop it off the commit path.
-pub struct Flushed {
+pub struct FinishedJob {
     pub(crate) outcome: Result<(), StoreError>,
     pub(crate) state: FileState,
     pub(crate) rewrite: Option<Rewrite>,
+    pub(crate) is_checkpoint: bool,
     /// The rows that are now in the file.
     pub(crate) flushed: Option<Frozen>,
 }
 
-impl Flushed {
-    /// Whether the rows have reached the file.
-    pub fn is_done(&self) -> bool {
+impl FinishedJob {
+    /// Whether the job succeeded.
+    pub fn succeeded(&self) -> bool {
         self.outcome.is_ok()
+    }
+
+    /// Whether the job was a checkpoint, not a step of maintenance.
+    pub fn is_checkpoint(&self) -> bool {
+        self.is_checkpoint
     }
 }
 
-impl FlushJob {
+impl StoreJob {
+    /// Whether the job is a checkpoint, not a step of maintenance.
+    pub fn is_checkpoint(&self) -> bool {
+        matches!(self.work, Work::Checkpoint(_))
+    }
+
     /// Runs the job. Never panics and never blocks the store; a failure is part of the outcome.
-    pub fn run(mut self) -> Flushed {
+    pub fn run(mut self) -> FinishedJob {
         let outcome = self.reopen_if_detached().and_then(|()| match &self.work {
-            Work::Flush(frozen) => {
+            Work::Checkpoint(frozen) => {
                 let frozen = frozen.clone();
                 self.flush(&frozen)
             }
             Work::Rewrite => self.rewrite_step(),
         });
+        let is_checkpoint = self.is_checkpoint();
         let flushed = match self.work {
-            Work::Flush(frozen) if outcome.is_ok() => Some(frozen),
+            Work::Checkpoint(frozen) if outcome.is_ok() => Some(frozen),
             _ => None,
         };
-        Flushed { outcome, state: self.state, rewrite: self.rewrite, flushed }
+        FinishedJob { outcome, state: self.state, rewrite: self.rewrite, is_checkpoint, flushed }
     }
 
     /// Reopens the file by name if this handle failed or was replaced and accepts no more writes.

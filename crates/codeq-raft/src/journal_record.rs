@@ -68,7 +68,7 @@ const CONFIGS_MAX: usize = 4;
 /// What a record says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The entry at the index. Earlier entries at this and later indexes are void.
+    /// The entry at the index. Whatever earlier records say about this and later indexes is void.
     Entry,
     /// The entries from the index on are void.
     Truncate,
