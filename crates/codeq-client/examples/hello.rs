@@ -1,6 +1,6 @@
 //! A producer and a worker in one process.
 //!
-//! With a local server (`codeq dev`): `CODEQ_TOKEN=dev-token cargo run --example hello`.
+//! With a local server (`codeq dev`): `CODEQ_TOKEN=dev-token cargo run -p codeq-client --example hello`.
 
 use std::error::Error;
 use std::time::Duration;
