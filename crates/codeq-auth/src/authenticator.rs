@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::bearer::check_token;
 use crate::fetch::{Source, client};
-use crate::grants::Kind;
+use crate::grants::AcceptedBy;
 use crate::jwt::{Jwt, JwtValidator};
 use crate::key_cache::KeyCache;
 use crate::principal::{Principal, Role};
@@ -41,10 +41,11 @@ impl ValidatorSet {
     ) -> Result<ValidatorSet, String> {
         let mut caches = Caches { known, ..Caches::default() };
         let producers_may_work = settings.producers_may_work;
-        let kind = if producers_may_work { Kind::ProducerAsWorker } else { Kind::Producer };
-        let producers = Validators::new(&settings.producers, kind, &mut caches)
+        let accepted_by =
+            if producers_may_work { AcceptedBy::ProducerAsWorker } else { AcceptedBy::Producer };
+        let producers = Validators::new(&settings.producers, accepted_by, &mut caches)
             .map_err(|why| format!("producerAuth: {why}"))?;
-        let workers = Validators::new(&settings.workers, Kind::Worker, &mut caches)
+        let workers = Validators::new(&settings.workers, AcceptedBy::Worker, &mut caches)
             .map_err(|why| format!("workerAuth: {why}"))?;
         Ok(ValidatorSet { producers, workers, producers_may_work, caches: caches.by_source })
     }
@@ -113,7 +114,7 @@ impl Authenticator {
     }
 
     /// Authenticates the bearer of a token. Tries the validators of `role` first; a token accepted
-    /// only by the other role's validators is [`AuthError::Forbidden`].
+    /// only by the other role's validators is [`AuthError::WrongKind`].
     pub async fn authenticate(&self, token: &str, role: Role) -> Result<Principal, AuthError> {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.authenticate_at(token, role, since_epoch.as_secs()).await
@@ -147,7 +148,7 @@ impl Authenticator {
             (Some((validators, why)), AuthError::Invalid(_))
                 if validators.check(&presented).await.is_ok() =>
             {
-                Err(AuthError::Forbidden(why))
+                Err(AuthError::WrongKind(why))
             }
             _ => Err(refusal),
         }
@@ -163,19 +164,23 @@ struct Presented<'a> {
 
 /// The validators of one role.
 struct Validators {
-    kind: Kind,
+    accepted_by: AcceptedBy,
     tokens: StaticTokens,
     jwts: Vec<JwtValidator>,
 }
 
 impl Validators {
-    fn new(config: &AuthConfig, kind: Kind, caches: &mut Caches) -> Result<Validators, String> {
-        let tokens = StaticTokens::new(&config.static_tokens, kind)?;
+    fn new(
+        config: &AuthConfig,
+        accepted_by: AcceptedBy,
+        caches: &mut Caches,
+    ) -> Result<Validators, String> {
+        let tokens = StaticTokens::new(&config.static_tokens, accepted_by)?;
         let mut jwts = Vec::with_capacity(config.jwt.len());
         for (index, jwt) in config.jwt.iter().enumerate() {
             jwts.push(validator(jwt, caches).map_err(|why| format!("jwt[{index}]: {why}"))?);
         }
-        Ok(Validators { kind, tokens, jwts })
+        Ok(Validators { accepted_by, tokens, jwts })
     }
 
     /// Checks fixed tokens first, as they are cheapest, then every validator for the token's
@@ -187,7 +192,7 @@ impl Validators {
         let jwt = presented.jwt.as_ref().map_err(|refusal| AuthError::Invalid(*refusal))?;
         let mut refusal = Refusal::new(Reason::Issuer, "no validator for this issuer").into();
         for validator in self.jwts.iter().filter(|validator| validator.is_for(jwt)) {
-            match validator.validate(jwt, self.kind, presented.now).await {
+            match validator.validate(jwt, self.accepted_by, presented.now).await {
                 Err(next) if !is_final(&next) => refusal = weightier(refusal, next),
                 decided => return decided,
             }
@@ -198,7 +203,7 @@ impl Validators {
 
 /// Whether no other validator can overrule this refusal: the token is known and forbidden.
 fn is_final(refusal: &AuthError) -> bool {
-    matches!(refusal, AuthError::Forbidden(_))
+    matches!(refusal, AuthError::WrongKind(_) | AuthError::TenantsDisagree)
 }
 
 /// Chooses between two refusals. "Unavailable" wins, since the token may be good; otherwise the more specific one.
@@ -217,7 +222,11 @@ fn validator(jwt: &JwtConfig, caches: &mut Caches) -> Result<JwtValidator, Strin
     if jwt.audience.is_empty() {
         return Err("audience is missing".to_owned());
     }
-    let source = Source::new(&jwt.issuer, jwt.jwks_url.as_deref())?;
+    let source = Source::new(&jwt.issuer, jwt.jwks_url.as_deref());
+    let source = source.map_err(|why| match &jwt.jwks_url {
+        Some(_) => format!("jwksUrl {why}"),
+        None => format!("issuer {why}, and there is no jwksUrl"),
+    })?;
     let keys = caches.get(source)?;
     Ok(JwtValidator::new(jwt.issuer.clone(), jwt.audience.clone(), keys))
 }

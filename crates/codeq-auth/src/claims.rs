@@ -1,8 +1,8 @@
 //! The claims of a JSON Web Token: whether it is valid, and which caller it names.
 //!
-//! Pure: the time is an argument. Claims must have their exact types; a claim of the wrong type,
-//! including `null`, is refused and never treated as absent. Only `role` is ignored unless it is a
-//! string.
+//! Pure: the time is an argument. A claim that is used must have its exact type: one of the wrong
+//! type, including `null`, is refused and never treated as absent. Only `role` is ignored unless it
+//! is a string.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use codeq_core::names::check_tenant;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use crate::grants::{Grants, Kind, event_types, principal};
+use crate::grants::{AcceptedBy, Grants, event_types, principal};
 use crate::principal::{EventTypes, Principal, is_subject};
 use crate::refusal::{AuthError, Reason, Refusal};
 use crate::settings::is_group;
@@ -87,21 +87,21 @@ impl Claims {
     }
 
     /// The caller. Use only after verifying the signature.
-    pub fn principal(&self, kind: Kind) -> Result<Principal, AuthError> {
+    pub fn principal(&self, accepted_by: AcceptedBy) -> Result<Principal, AuthError> {
         let wrong = |detail| wrong(detail).verified();
         let named = self.tenant()?;
-        let subject = self.subject(kind, named).map_err(wrong)?;
+        let subject = self.subject(accepted_by, named).map_err(wrong)?;
         let tenant = named.unwrap_or(subject);
         check_tenant(tenant).map_err(|_| wrong("tenant is empty, too long or not printable"))?;
-        let event_types = match kind {
-            Kind::Worker => self.event_types().map_err(wrong)?,
-            Kind::Producer | Kind::ProducerAsWorker => EventTypes::default(),
+        let event_types = match accepted_by {
+            AcceptedBy::Worker => self.event_types().map_err(wrong)?,
+            AcceptedBy::Producer | AcceptedBy::ProducerAsWorker => EventTypes::default(),
         };
         let grants = self.grants().map_err(wrong)?;
         Ok(Principal {
             worker_group: self.worker_group().map_err(wrong)?,
             expires_at: Some(self.expires_at().map_err(wrong)?),
-            ..principal(kind, tenant, subject, grants, event_types)
+            ..principal(accepted_by, tenant, subject, grants, event_types)
         })
     }
 
@@ -111,13 +111,23 @@ impl Claims {
 
     /// `sub`. Many providers issue tokens without one to services: for such a producer token, the client id or else the
     /// tenant. A worker needs its own `sub`, because it holds leases.
-    fn subject<'a>(&'a self, kind: Kind, tenant: Option<&'a str>) -> Result<&'a str, &'static str> {
-        let client =
-            self.client_id.0.as_ref().or(self.azp.0.as_ref()).filter(|_| kind != Kind::Worker);
+    fn subject<'a>(
+        &'a self,
+        accepted_by: AcceptedBy,
+        tenant: Option<&'a str>,
+    ) -> Result<&'a str, &'static str> {
+        let client = self
+            .client_id
+            .0
+            .as_ref()
+            .or(self.azp.0.as_ref())
+            .filter(|_| accepted_by != AcceptedBy::Worker);
         let subject = match (&self.sub.0, client) {
             (Some(sub), _) => sub.as_str().ok_or("sub is not a string")?,
             (None, Some(client)) => client.as_str().ok_or("the client id is not a string")?,
-            (None, None) => tenant.filter(|_| kind != Kind::Worker).ok_or("sub is missing")?,
+            (None, None) => {
+                tenant.filter(|_| accepted_by != AcceptedBy::Worker).ok_or("sub is missing")?
+            }
         };
         if !is_subject(subject) {
             return Err("the subject is empty, too long or not printable");
@@ -142,7 +152,7 @@ impl Claims {
             disagree |= *tenant.get_or_insert(name) != name;
         }
         if disagree {
-            return Err(AuthError::Forbidden("tenant claims disagree"));
+            return Err(AuthError::TenantsDisagree);
         }
         Ok(tenant)
     }

@@ -7,16 +7,16 @@ use codeq_core::names::check_command;
 use crate::principal::{ADMIN, EventTypes, OPERATOR, Principal, Scope, Scopes};
 
 /// Maximum number of event types per token.
-const EVENT_TYPES_MAX: usize = 1_000;
+pub const EVENT_TYPES_MAX: usize = 1_000;
 
-/// The role an accepted token acts in.
+/// The validators that accepted a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Passed a producer validator.
+pub(crate) enum AcceptedBy {
+    /// Those of producers.
     Producer,
-    /// Passed a producer validator, and producers may act as workers.
+    /// Those of producers, who may act as workers.
     ProducerAsWorker,
-    /// Passed a worker validator.
+    /// Those of workers.
     Worker,
 }
 
@@ -65,22 +65,22 @@ pub(crate) fn event_types<'a>(
 
 /// Builds the caller of an accepted token.
 pub(crate) fn principal(
-    kind: Kind,
+    accepted_by: AcceptedBy,
     tenant: &str,
     subject: &str,
     grants: Grants,
     event_types: EventTypes,
 ) -> Principal {
-    let (scopes, event_types) = match kind {
-        Kind::Producer => (Scopes::default(), EventTypes::default()),
-        Kind::ProducerAsWorker => (Scopes::ALL, EventTypes::Any),
-        Kind::Worker => (grants.scopes, event_types),
+    let (scopes, event_types) = match accepted_by {
+        AcceptedBy::Producer => (Scopes::default(), EventTypes::default()),
+        AcceptedBy::ProducerAsWorker => (Scopes::ALL, EventTypes::Any),
+        AcceptedBy::Worker => (grants.scopes, event_types),
     };
     Principal {
         tenant: Arc::from(tenant),
         subject: Arc::from(subject),
-        producer: kind != Kind::Worker,
-        worker: kind != Kind::Producer,
+        producer: accepted_by != AcceptedBy::Worker,
+        worker: accepted_by != AcceptedBy::Producer,
         scopes,
         event_types,
         admin: grants.admin,

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::claims::{Claims, Present};
-use crate::grants::Kind;
+use crate::grants::AcceptedBy;
 use crate::jwk::{KID_BYTES_MAX, Key, accepted_algorithm};
 use crate::key_cache::KeyCache;
 use crate::principal::Principal;
@@ -109,7 +109,7 @@ impl JwtValidator {
     pub async fn validate(
         &self,
         jwt: &Jwt<'_>,
-        kind: Kind,
+        accepted_by: AcceptedBy,
         now: u64,
     ) -> Result<Principal, AuthError> {
         if !self.is_for(jwt) {
@@ -123,6 +123,6 @@ impl JwtValidator {
         }
         let key = self.keys.key(jwt.kid.as_deref()).await?;
         verify(&key).map_err(|why| Refusal::new(Reason::Signature, why))?;
-        jwt.claims.principal(kind)
+        jwt.claims.principal(accepted_by)
     }
 }

@@ -8,7 +8,7 @@ use url::Url;
 /// Replaces a secret in output.
 pub const MASK: &str = "***";
 
-/// The URL without user, password and query. Text that is not a URL keeps only the part after its last `@`.
+/// The URL without user, password, query and fragment. Text that is not a URL keeps only the part after its last `@`.
 pub fn mask_url(text: &str) -> String {
     let Ok(url) = Url::parse(text) else {
         return match text.rsplit_once('@') {
@@ -16,14 +16,16 @@ pub fn mask_url(text: &str) -> String {
             None => text.to_owned(),
         };
     };
-    if url.username().is_empty() && url.password().is_none() && url.query().is_none() {
+    let has_user = !url.username().is_empty() || url.password().is_some();
+    if !has_user && url.query().is_none() && url.fragment().is_none() {
         return text.to_owned();
     }
-    let user = if url.username().is_empty() && url.password().is_none() { "" } else { "***@" };
+    let user = if has_user { "***@" } else { "" };
     let query = if url.query().is_some() { "?***" } else { "" };
+    let fragment = if url.fragment().is_some() { "#***" } else { "" };
     let host = url.host_str().unwrap_or_default();
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
-    format!("{}://{user}{host}{port}{}{query}", url.scheme(), url.path())
+    format!("{}://{user}{host}{port}{}{query}{fragment}", url.scheme(), url.path())
 }
 
 /// Serialises a secret as [`MASK`].
@@ -54,6 +56,7 @@ mod tests {
             ("https://key@a.example/", "https://***@a.example/"),
             ("https://:p@a.example/", "https://***@a.example/"),
             ("https://a.example/x?key=s", "https://a.example/x?***"),
+            ("https://a.example/x#s", "https://a.example/x#***"),
             ("no address u:p@host", "***@host"),
             ("", ""),
         ] {

@@ -134,8 +134,8 @@ impl EventTypes {
     }
 }
 
-/// Whether the text is a valid subject.
-pub(crate) fn is_subject(text: &str) -> bool {
+/// Whether the text can be a subject. The separator of instances is reserved.
+pub fn is_subject(text: &str) -> bool {
     check_worker(text).is_ok() && !text.contains(INSTANCE_SEPARATOR)
 }
 
@@ -145,7 +145,7 @@ pub fn instance(subject: &str, name: &str) -> String {
 }
 
 /// Formats an identity for display: `subject` or `subject/instance`.
-pub fn shown(worker: &str) -> Cow<'_, str> {
+pub fn display_identity(worker: &str) -> Cow<'_, str> {
     match worker.split_once(INSTANCE_SEPARATOR) {
         Some((subject, name)) => Cow::Owned(format!("{subject}/{name}")),
         None => Cow::Borrowed(worker),

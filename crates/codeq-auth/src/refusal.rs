@@ -108,9 +108,12 @@ pub enum AuthError {
     /// No validator accepts the token: 401.
     #[error("invalid token")]
     Invalid(Refusal),
-    /// The token is valid but lacks permission: 403.
+    /// The token is valid but of the other kind, such as a worker's where a producer's is needed: 403.
     #[error("{0}")]
-    Forbidden(&'static str),
+    WrongKind(&'static str),
+    /// The token is valid, but its tenant claims contradict each other: 403.
+    #[error("tenant claims disagree")]
+    TenantsDisagree,
     /// The issuer's keys cannot be fetched and none are cached: 503.
     #[error("identity provider unavailable")]
     Unavailable,
@@ -122,7 +125,7 @@ impl AuthError {
         match self {
             AuthError::Missing => Some(Refusal::new(Reason::Missing, "no bearer token")),
             AuthError::Invalid(refusal) => Some(*refusal),
-            AuthError::Forbidden(_) | AuthError::Unavailable => None,
+            AuthError::WrongKind(_) | AuthError::TenantsDisagree | AuthError::Unavailable => None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Token settings.
+//! Token settings, as sections of the server's configuration.
 //!
 //! Secrets are masked wherever these are shown: in `Debug` and when serialised.
 
@@ -7,6 +7,7 @@ use std::fmt;
 use codeq_core::names::check_worker;
 use serde::{Deserialize, Serialize};
 
+use crate::fetch::Source;
 use crate::mask;
 
 /// Longest name of a worker group, in bytes.
@@ -56,6 +57,14 @@ pub struct JwtConfig {
     /// URL of the keys; overrides discovery.
     #[serde(serialize_with = "mask::url")]
     pub jwks_url: Option<String>,
+}
+
+impl JwtConfig {
+    /// Whether the issuer's keys may be fetched from `jwksUrl` or, without it, from the issuer. The error says what is
+    /// wrong with that URL.
+    pub fn check_key_url(&self) -> Result<(), &'static str> {
+        Source::new(&self.issuer, self.jwks_url.as_deref()).map(drop)
+    }
 }
 
 impl fmt::Debug for JwtConfig {

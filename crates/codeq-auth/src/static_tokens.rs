@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
 use crate::bearer::check_token;
-use crate::grants::{Grants, Kind, event_types, principal};
+use crate::grants::{AcceptedBy, Grants, event_types, principal};
 use crate::principal::{Principal, is_subject};
 use crate::settings::{StaticToken, is_group};
 
@@ -27,7 +27,7 @@ pub(crate) struct StaticTokens {
 
 impl StaticTokens {
     /// Builds the table from the configuration. Errors name the subject, never the token.
-    pub fn new(tokens: &[StaticToken], kind: Kind) -> Result<StaticTokens, String> {
+    pub fn new(tokens: &[StaticToken], accepted_by: AcceptedBy) -> Result<StaticTokens, String> {
         let mut entries: Vec<(TokenDigest, Principal)> = Vec::with_capacity(tokens.len());
         for token in tokens {
             let named = |why: &str| format!("fixed token of subject {:?}: {why}", token.subject);
@@ -35,7 +35,10 @@ impl StaticTokens {
             if entries.iter().any(|(other, _)| *other == digest) {
                 return Err(named("another entry has the same token"));
             }
-            entries.push((digest, configured_principal(token, kind).map_err(|why| named(&why))?));
+            entries.push((
+                digest,
+                configured_principal(token, accepted_by).map_err(|why| named(&why))?,
+            ));
         }
         Ok(StaticTokens { entries })
     }
@@ -63,7 +66,7 @@ fn configured_digest(token: &StaticToken) -> Result<TokenDigest, &'static str> {
     }
 }
 
-fn configured_principal(token: &StaticToken, kind: Kind) -> Result<Principal, String> {
+fn configured_principal(token: &StaticToken, accepted_by: AcceptedBy) -> Result<Principal, String> {
     if !is_subject(&token.subject) {
         return Err("the subject is empty, too long or not printable".to_owned());
     }
@@ -79,7 +82,7 @@ fn configured_principal(token: &StaticToken, kind: Kind) -> Result<Principal, St
     if group.is_some_and(|group| !is_group(group)) {
         return Err("the workerGroup is empty, too long or not printable".to_owned());
     }
-    let principal = principal(kind, &token.tenant, &token.subject, grants, event_types);
+    let principal = principal(accepted_by, &token.tenant, &token.subject, grants, event_types);
     Ok(Principal { worker_group: group.map(Into::into), ..principal })
 }
 
@@ -112,14 +115,14 @@ mod tests {
     }
 
     fn refusal(token: StaticToken) -> String {
-        StaticTokens::new(&[token], Kind::Worker).err().expect("is refused")
+        StaticTokens::new(&[token], AcceptedBy::Worker).err().expect("is refused")
     }
 
     #[test]
     fn a_token_is_found_whether_listed_in_plain_or_as_a_hash() {
         for hash in [ABC.to_owned(), ABC.to_uppercase()] {
             let entries = [entry(Some("first"), None), entry(None, Some(&hash))];
-            let tokens = StaticTokens::new(&entries, Kind::Worker).unwrap();
+            let tokens = StaticTokens::new(&entries, AcceptedBy::Worker).unwrap();
             assert!(tokens.find(&digest("first")).is_some());
             let found = tokens.find(&digest("abc")).expect("is known");
             assert_eq!((&*found.tenant, &*found.subject), ("acme", "builder"));
@@ -141,7 +144,7 @@ mod tests {
                 ..entry(Some(&format!("t{n}")), None)
             })
             .collect();
-        let tokens = StaticTokens::new(&entries, Kind::Producer).unwrap();
+        let tokens = StaticTokens::new(&entries, AcceptedBy::Producer).unwrap();
         for n in 0..10 {
             let found = tokens.find(&digest(&format!("t{n}"))).expect("is known");
             assert_eq!(*found.subject, format!("s{n}"));
@@ -187,7 +190,7 @@ mod tests {
     #[test]
     fn the_same_token_twice_is_refused() {
         let entries = [entry(Some("abc"), None), entry(None, Some(ABC))];
-        let refused = StaticTokens::new(&entries, Kind::Worker).err().expect("is refused");
+        let refused = StaticTokens::new(&entries, AcceptedBy::Worker).err().expect("is refused");
         assert!(refused.contains("same token"), "{refused}");
     }
 }

@@ -11,8 +11,8 @@ type Refusal = (StatusCode, &'static str);
 const AMBIGUOUS: Refusal = (StatusCode::BAD_REQUEST, "the request must name one host\n");
 const FOREIGN: Refusal = (
     StatusCode::MISDIRECTED_REQUEST,
-    "this server has a token that everybody knows, so it answers only to localhost, 127.0.0.1, [::1] and its own address: \
-     a web page must not reach it under another name\n",
+    "this server has a token that everybody knows, so it answers only to localhost, 127.0.0.1, [::1], its own address and \
+     the host of its public URL: a web page must not reach it under another name\n",
 );
 
 /// The hosts that a request may name.
@@ -26,9 +26,10 @@ impl Hosts {
         Hosts(Some(own.into_iter().chain(more).collect()))
     }
 
-    /// Refuses a request that does not name exactly one host: proxies on the way could each pick a
-    /// different one. HTTP/2 and the absolute form of HTTP/1.1 name the host in the target; a
-    /// `Host` header next to it must match.
+    /// Refuses a request that names several hosts, or in HTTP/1.1 none: proxies on the way could each
+    /// pick a different one. HTTP/2 and the absolute form of HTTP/1.1 name the host in the target; a
+    /// `Host` header next to it must match. If only some hosts are allowed, every request must name
+    /// one of them; otherwise HTTP/1.0 and HTTP/2 need not name any.
     pub(crate) fn refuse(
         &self,
         version: Version,

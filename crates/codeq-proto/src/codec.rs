@@ -56,7 +56,7 @@ impl<U: Message + Default> Decoder for CheckedDecoder<U> {
 
 /// Decodes a contiguous message with at most `most` items.
 pub fn decode<U: Message + Default>(from: impl Buf, most: usize) -> Result<U, Status> {
-    // For a malformed message, the decoder reports what is wrong.
+    // `None` if the buffer is not contiguous: then nothing is counted.
     let whole = from.chunk().get(..from.remaining());
     // An item takes at least two bytes, so most messages are too short to have that many.
     let whole = whole.filter(|message| message.len() > 2 * most);
@@ -74,7 +74,7 @@ pub fn encoder<T: Message + Send + 'static>() -> impl Encoder<Item = T, Error = 
 }
 
 /// Counts the fields two levels down, which is where items repeat. Stops once the count exceeds `most`, or at bytes
-/// that are not a valid message.
+/// that are not a valid message: the decoder reports what is wrong with them.
 fn items(message: &[u8], most: usize) -> usize {
     let mut count = 0;
     for_each_field(message, |inner| {

@@ -16,8 +16,8 @@ use crate::times::Times;
 
 mod reload;
 
-pub(crate) use reload::Reloader;
-pub use reload::{Reloading, Source};
+pub(crate) use reload::ReloadState;
+pub use reload::{ReloadInputs, Source};
 
 /// Everything a request handler needs.
 pub struct App {
@@ -37,8 +37,8 @@ pub struct App {
     pub times: Times,
     /// Limits and options for requests.
     pub request_options: RequestOptions,
-    /// Reloads the configuration.
-    pub reloader: Reloader,
+    /// What reloads of the configuration need.
+    pub reload_state: ReloadState,
 }
 
 /// Limits and options for requests, the same for every route and stream.
@@ -58,7 +58,7 @@ pub struct RequestOptions {
     pub unknown_fields: UnknownFields,
     /// Logs paths as received instead of their route templates.
     pub shows_paths: bool,
-    /// Ends a stream when its token expires.
+    /// Ends a gRPC stream when its token expires. Event streams always end then.
     pub end_streams_at_expiry: bool,
 }
 

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Every protocol calls `service`. Wire types stay in `http` and `grpc`. The engine stays behind `service`, except that
-//! a stream in `grpc` posts requests to it and receives the answers itself. There is no global state, so several
-//! servers can run in one process.
+//! a stream in `grpc` builds the requests that it posts and receives the answers itself, and that probes and metrics read
+//! the engine's state. There is no global state, so several servers can run in one process.
 
 pub mod app;
 pub mod artifacts;

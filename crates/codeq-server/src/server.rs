@@ -11,7 +11,7 @@ use codeq_webhooks::dns::{DnsResolver, Resolve};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::app::{App, Reloading};
+use crate::app::{App, ReloadInputs};
 use crate::artifacts::sweep::{self, Swept};
 use crate::config::{Changes, Config, ConfigError};
 use crate::grpc::Streams;
@@ -28,7 +28,8 @@ pub struct Server {
     app: Arc<App>,
     addresses: Addresses,
     streams: Streams,
-    /// Once true, waiting claims are answered, no new ones wait, and the readiness probe fails.
+    /// Once true, streams and waits for results end, and the readiness probe fails. Waiting claims are answered by
+    /// [`Engine::drain`].
     draining: watch::Sender<bool>,
     /// Once true, the listeners are closed.
     stopping: watch::Sender<bool>,
@@ -87,16 +88,16 @@ impl Server {
         resolve: Arc<dyn Resolve>,
         open: OpenEngine,
     ) -> Result<Server, StartError> {
-        Server::launch(config, resolve, Reloading::default(), open).await
+        Server::launch(config, resolve, ReloadInputs::default(), open).await
     }
 
     /// Starts a server whose configuration can be reloaded.
     pub async fn start_reloading(
         config: Config,
-        reloading: Reloading,
+        inputs: ReloadInputs,
     ) -> Result<Server, StartError> {
         let resolve = Arc::new(DnsResolver::system());
-        Server::launch(config, resolve, reloading, Engine::open).await
+        Server::launch(config, resolve, inputs, Engine::open).await
     }
 
     /// Address of the HTTP API.

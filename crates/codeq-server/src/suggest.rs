@@ -3,8 +3,9 @@
 /// Longest name to compare.
 const NAME_MAX: usize = 64;
 
-/// The most likely candidate. Ignores case, `_` and `-`, tolerates one error per three letters,
-/// and accepts a truncated name.
+/// The most likely candidate. Each candidate is a pair: the text to compare with the name, and the
+/// text to return. Ignores case, `_` and `-`, tolerates one error per three letters, and accepts a
+/// truncated name.
 pub fn nearest<'a>(
     name: &str,
     candidates: impl Iterator<Item = (&'a str, &'a str)>,

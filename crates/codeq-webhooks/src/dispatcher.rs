@@ -1,8 +1,9 @@
 //! Decides which call is made next.
 //!
-//! Tenants take turns, and so do the receivers of one tenant. Calls in flight are limited in total, per tenant and per
-//! host, so a receiver that hangs delays only its own tenant's calls to it. A receiver that keeps failing is paused
-//! after each call, a little longer every time, and failing receivers together get at most half of the calls.
+//! Tenants take turns, and so do the receivers of one tenant. Calls in flight are limited in total, per tenant and, for
+//! all tenants together, per host, so a receiver that hangs delays only calls to the same host. A receiver that keeps
+//! failing is paused after each call, a little longer every time, and failing receivers together get at most half of the
+//! calls.
 //!
 //! Pure: callers pass the time in, and make the calls.
 
@@ -18,12 +19,12 @@ const FAILING_AFTER: u32 = 3;
 /// How long a failing receiver is paused after a call: at first, and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long a receiver is paused after a call that could not be tried.
+/// How long a receiver is paused after a call that has to be made again.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Divisor: a limit that receivers share has room again once one sixteenth of it is free. For a tenant's callbacks,
-/// that is as many as one receiver's queue holds. The share must be less than half, because failing receivers that are
-/// remembered may fill half of the memory.
+/// Divisor. A limit that several receivers share (a tenant's, or the total) has room again once a sixteenth of it is
+/// free; for a tenant's callbacks that is as many as one receiver's queue holds. It must be less than half, because
+/// remembered failing receivers may fill half of the receivers' limit.
 const SHARED_ROOM: usize = 16;
 
 /// A receiver: a host and port that one tenant calls. Both fields are hashes, see
@@ -75,7 +76,8 @@ pub(crate) enum Outcome {
     Failed,
     /// There was nothing to send.
     Skipped,
-    /// It could not be tried, through no fault of the receiver. The item waits again, ahead of the others.
+    /// It could not be tried, through no fault of the receiver, or it is unknown whether its outcome was recorded. The item
+    /// waits again, ahead of the others.
     Busy,
 }
 

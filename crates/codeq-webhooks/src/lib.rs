@@ -7,7 +7,8 @@
 //!
 //! A tenant must not reach anything through codeQ that it could not reach from outside: [`client`] dials nothing that
 //! [`policy`] does not allow. This crate knows the engine but not the server: no routes, configuration, permissions or
-//! metrics. It reports through [`Report`].
+//! metrics, except that a notification says where to claim and a refused address names the setting that allows it. It
+//! reports through [`Report`].
 
 mod addresses;
 pub mod availability;

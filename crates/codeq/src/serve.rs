@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use codeq_server::app::{Reloading, Source};
+use codeq_server::app::{ReloadInputs, Source};
 use codeq_server::observe::line;
 use codeq_server::{Config, Server};
 use tokio::signal::unix::{SignalKind, signal};
@@ -81,11 +81,11 @@ pub fn run_server(
         .context("cannot start the runtime")?;
     let done = runtime.block_on(async {
         let logs = codeq_server::observe::init_logs(&config).map_err(anyhow::Error::msg)?;
-        let reloading = Reloading { source, log_level: Some(logs.level()) };
+        let inputs = ReloadInputs { source, log_level: Some(logs.level()) };
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;
-        let server = Server::start_reloading(config, reloading).await?;
+        let server = Server::start_reloading(config, inputs).await?;
         ready(&server);
         let why = loop {
             tokio::select! {

@@ -118,7 +118,7 @@ async fn any_of_five_claims_names_the_tenant_and_they_must_agree() {
             let agree = changed(one.clone(), second, Some(json!("t1")));
             assert_eq!(&*ask(&agree).await.expect("is accepted").tenant, "t1");
             let disagree = changed(one.clone(), second, Some(json!("t2")));
-            let refused = Err(AuthError::Forbidden("tenant claims disagree"));
+            let refused = Err(AuthError::TenantsDisagree);
             assert_eq!(ask(&disagree).await, refused, "{first} {second}");
         }
         let long = "x".repeat(257);

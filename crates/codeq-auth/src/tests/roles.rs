@@ -9,9 +9,9 @@ use crate::settings::{JwtConfig, Settings, StaticToken};
 use crate::{AuthError, Authenticator, EventTypes, Principal, Reason, Refusal, Role, Scopes};
 
 const NOT_A_PRODUCER: Result<Principal, AuthError> =
-    Err(AuthError::Forbidden("token is not a producer's"));
+    Err(AuthError::WrongKind("token is not a producer's"));
 const NOT_A_WORKER: Result<Principal, AuthError> =
-    Err(AuthError::Forbidden("token is not a worker's"));
+    Err(AuthError::WrongKind("token is not a worker's"));
 
 fn fixed(token: &str) -> StaticToken {
     StaticToken {
@@ -115,7 +115,7 @@ async fn a_signed_token_is_accepted_only_in_its_role() {
     // A token its own validator recognises and forbids stays forbidden, even if another would accept it.
     let torn = changed(claims(), "aud", Some(json!("produce")));
     let torn = signer.token(&changed(torn, "tenantId", Some(json!("other"))));
-    let refused = Err(AuthError::Forbidden("tenant claims disagree"));
+    let refused = Err(AuthError::TenantsDisagree);
     assert_eq!(auth.authenticate_at(&torn, Role::Any, NOW).await, refused);
     // One issuer has one set of keys, shared by both roles.
     let unknown = Signer::new("unknown").token(&changed(claims(), "aud", Some(json!("work"))));
@@ -189,6 +189,7 @@ fn mistakes_in_the_configuration_are_named() {
         (jwt_config("keys".into()), "jwksUrl is not a url"),
         (jwt_config("http://id.test.example/keys".into()), "jwksUrl is not https"),
         (jwt_config("https://user:word@id.test.example/".into()), "jwksUrl has credentials"),
+        (jwt_config("https://id.test.example/#x".into()), "jwksUrl has a fragment"),
         (
             JwtConfig { issuer: "accounts".into(), jwks_url: None, ..good.clone() },
             "issuer is not a url, and there is no jwksUrl",

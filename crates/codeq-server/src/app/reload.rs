@@ -1,8 +1,9 @@
 //! Reloads the configuration while the server runs.
 //!
-//! A reload is all or nothing: a configuration that cannot be read, or that conflicts with settings only a restart can
-//! change, changes nothing. The certificate is read again in any case. Requests and streams continue, except streams
-//! and waiting requests whose fixed token was removed or changed.
+//! A reload is all or nothing. Nothing changes if the new configuration cannot be read, or if its reloadable settings are
+//! not valid together with the current values of the others. Settings that need a restart keep their values and are
+//! reported. The certificate is read again in any case. Requests and streams continue, except streams and waiting
+//! requests whose fixed token was removed or changed.
 
 use std::sync::Arc;
 
@@ -21,24 +22,25 @@ pub type Source = Arc<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
 
 /// What a reload needs from outside the server.
 #[derive(Clone, Default)]
-pub struct Reloading {
+pub struct ReloadInputs {
     /// Reads the configuration. `None` keeps the one from the start.
     pub source: Option<Source>,
     /// Changes the process's log level.
     pub log_level: Option<LogLevel>,
 }
 
-/// Reloads the configuration, one reload at a time.
-pub struct Reloader {
-    reloading: Reloading,
+/// What a reload starts from.
+pub struct ReloadState {
+    inputs: ReloadInputs,
     tls: Option<TlsFiles>,
+    /// Locked during a reload, so that there is only one at a time.
     in_force: Mutex<Config>,
 }
 
-impl Reloader {
+impl ReloadState {
     /// Starts from `config`, the configuration in force.
-    pub(crate) fn new(reloading: Reloading, tls: Option<TlsFiles>, config: Config) -> Reloader {
-        Reloader { reloading, tls, in_force: Mutex::new(config) }
+    pub(crate) fn new(inputs: ReloadInputs, tls: Option<TlsFiles>, config: Config) -> ReloadState {
+        ReloadState { inputs, tls, in_force: Mutex::new(config) }
     }
 }
 
@@ -50,14 +52,14 @@ impl App {
 
     /// Reloads the configuration and the certificate.
     pub async fn reload(&self) -> Result<Changes, ConfigError> {
-        if let Some(tls) = self.reloader.tls.clone() {
+        if let Some(tls) = self.reload_state.tls.clone() {
             let done = tokio::task::spawn_blocking(move || tls.reload()).await;
             if let Ok(Err(error)) = done {
                 tracing::warn!(target: "codeq::server", %error, "cannot reload the certificate, keeping the old one");
             }
         }
-        let read = match self.reloader.reloading.source.clone() {
-            None => Ok(self.reloader.in_force.lock().await.clone()),
+        let read = match self.reload_state.inputs.source.clone() {
+            None => Ok(self.reload_state.in_force.lock().await.clone()),
             // Reading files blocks.
             Some(source) => tokio::task::spawn_blocking(move || source())
                 .await
@@ -73,7 +75,7 @@ impl App {
 
     /// Applies the settings that a running server can change.
     pub(crate) async fn apply_config(&self, new: &Config) -> Result<Changes, ConfigError> {
-        let mut in_force = self.reloader.in_force.lock().await;
+        let mut in_force = self.reload_state.in_force.lock().await;
         let (merged, changes) = in_force.reloaded(new)?;
         if has_tokens(&in_force) && !has_tokens(&merged) {
             let text = "the new configuration accepts no tokens: the file may be empty or only half written";
@@ -85,7 +87,7 @@ impl App {
             return Err(problem(format!("backup.target cannot be used: {why}")));
         }
         if let (Some(level), true) =
-            (&self.reloader.reloading.log_level, changes.concern("logLevel"))
+            (&self.reload_state.inputs.log_level, changes.concern("logLevel"))
         {
             level.set(&merged.log_level).map_err(problem)?;
         }

@@ -91,7 +91,7 @@ pub struct Config {
     pub artifacts: ArtifactsConfig,
     /// Online backups.
     pub backup: BackupConfig,
-    /// Limits of the HTTP listener.
+    /// Limits of the public listeners, and of HTTP requests.
     pub http: HttpConfig,
     /// Settings of the gRPC listeners.
     pub grpc: GrpcConfig,
@@ -182,7 +182,8 @@ impl fmt::Debug for WebhookSecret {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TokenConfig {
-    /// Ends a stream when its token expires. Otherwise it continues until the client reconnects.
+    /// Ends a gRPC stream when its token expires. Otherwise it continues until the client reconnects. Event streams always
+    /// end then.
     pub end_streams_at_expiry: bool,
 }
 
@@ -294,7 +295,7 @@ impl fmt::Debug for BackupConfig {
     }
 }
 
-/// Limits of the HTTP listener.
+/// Limits of the public listeners, and of HTTP requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HttpConfig {

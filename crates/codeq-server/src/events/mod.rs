@@ -151,7 +151,7 @@ impl EventBus {
     }
 
     /// Sets the number of a shard's next transition, unless the bus has already seen later ones.
-    pub fn resume(&self, shard: ShardId, next: u64) {
+    pub fn start_at(&self, shard: ShardId, next: u64) {
         if let Some(kept) = self.state.lock().shards.get_mut(usize::from(shard)) {
             kept.next = kept.next.max(next);
         }
@@ -288,7 +288,7 @@ impl Reader {
         &self.position
     }
 
-    /// Waits until there is something to take. Cheap and cancel-safe.
+    /// Waits until there may be something to take. Cheap and cancel-safe.
     pub async fn wait(&self) {
         loop {
             let mut news = std::pin::pin!(self.news.notified());

@@ -1,6 +1,6 @@
 //! Conversions between engine types and wire types.
 
-use codeq_auth::shown;
+use codeq_auth::display_identity;
 use codeq_core::command::Millis;
 use codeq_core::view::Task;
 use codeq_proto::{Timestamp, worker};
@@ -24,7 +24,7 @@ pub(super) fn task(task: Task, times: &Times) -> worker::Task {
         worker_id: task
             .worker
             .as_deref()
-            .map_or_else(String::new, |worker| shown(worker).into_owned()),
+            .map_or_else(String::new, |worker| display_identity(worker).into_owned()),
         lease_until: task.lease_until.map_or_else(String::new, |at| times.text(at)),
         attempts: number(task.attempts),
         tenant_id: task.tenant.as_ref().to_owned(),
@@ -54,7 +54,7 @@ fn timestamp(at: Millis) -> Timestamp {
 pub(super) fn moment(at: Timestamp) -> Result<Millis, ServiceError> {
     let nanos = u32::try_from(at.nanos).ok().filter(|nanos| *nanos < 1_000_000_000);
     let Some(nanos) = nanos else {
-        let text = "invalid 'runAt' (use RFC3339)";
+        let text = "invalid run_at: nanos must be 0 to 999999999";
         return Err(ServiceError::new(Code::InvalidRunAt, text));
     };
     let seconds = u64::try_from(at.seconds).unwrap_or(0);

@@ -10,7 +10,7 @@ use codeq_proto::Message;
 use futures_util::future::BoxFuture;
 use tonic::Status;
 
-use super::Call;
+use super::StreamOrigin;
 use super::messages::Messages;
 use crate::app::App;
 
@@ -44,10 +44,10 @@ pub(super) struct Token<'a> {
 impl Token<'_> {
     /// Authenticates the token. Returns the caller, and a future that completes when the token is
     /// revoked.
-    pub(super) async fn bearer(
+    pub(super) async fn authenticate(
         &self,
         app: &Arc<App>,
-        call: &Call,
+        origin: &StreamOrigin,
         service: &'static str,
         role: Role,
     ) -> Result<(Principal, Revoked), Status> {
@@ -58,7 +58,7 @@ impl Token<'_> {
         };
         let refused = |error: AuthError| {
             if let Some(refusal) = error.refusal() {
-                log(app, call, service, &refusal);
+                log(app, origin, service, &refusal);
             }
             status(&error)
         };
@@ -71,16 +71,16 @@ impl Token<'_> {
 }
 
 /// Logs why a token was refused, unless too many were refused recently.
-fn log(app: &App, call: &Call, service: &'static str, refusal: &Refusal) {
+fn log(app: &App, origin: &StreamOrigin, service: &'static str, refusal: &Refusal) {
     let Some(unlogged) = app.metrics.token_refused(refusal.reason) else {
-        call.quiet.store(true, Ordering::Relaxed);
+        origin.quiet.store(true, Ordering::Relaxed);
         return;
     };
     tracing::warn!(
         target: "codeq::auth",
-        request_id = %call.request_id,
+        request_id = %origin.request_id,
         service,
-        peer = call.peer.map(tracing::field::display),
+        peer = origin.peer.map(tracing::field::display),
         reason = refusal.reason.name(),
         detail = refusal.detail,
         unlogged,
@@ -95,6 +95,8 @@ fn status(error: &AuthError) -> Status {
         AuthError::Invalid(refusal) => {
             Status::unauthenticated(format!("auth failed: {}", refusal.client_message()))
         }
-        AuthError::Forbidden(_) => Status::unauthenticated(format!("auth failed: {error}")),
+        AuthError::WrongKind(_) | AuthError::TenantsDisagree => {
+            Status::unauthenticated(format!("auth failed: {error}"))
+        }
     }
 }

@@ -80,7 +80,7 @@ impl Mailbox for StreamMailbox {
 }
 
 /// Events posted to the engine whose answers are not written yet.
-pub(super) struct Posted<T> {
+pub(super) struct PostedEvents<T> {
     app: Arc<App>,
     mailbox: Arc<StreamMailbox>,
     share: Share,
@@ -103,26 +103,26 @@ impl Slot<'_> {
     pub(super) fn post<T>(&mut self, index: usize, prepared: PreparedCall<T>) -> AnswerReader<T> {
         let number = (self.key as u64) << INDEX_BITS | index as u64;
         let reply = ReplyTo::Mailbox(Arc::clone(self.mailbox) as Arc<dyn Mailbox>, number);
-        let (request, reader) = prepared.post(reply);
+        let (request, reader) = prepared.into_request(reply);
         self.out.push(request);
         reader
     }
 }
 
-impl<T> Posted<T> {
+impl<T> PostedEvents<T> {
     /// Charges unsent tasks to `share`.
-    pub(super) fn new(app: Arc<App>, share: &Share) -> Posted<T> {
+    pub(super) fn new(app: Arc<App>, share: &Share) -> PostedEvents<T> {
         let hold = share.nothing(HeldFor::Answers);
         let state = State { answers: VecDeque::new(), unsent: 0, hold, closed: false };
         let mailbox =
             Arc::new(StreamMailbox { state: Mutex::new(state), waker: AtomicWaker::new() });
         let (arrived, events) = (VecDeque::new(), Slab::new());
-        Posted { app, mailbox, share: share.clone(), arrived, arrived_bytes: 0, events }
+        PostedEvents { app, mailbox, share: share.clone(), arrived, arrived_bytes: 0, events }
     }
 
     /// Drops all events, as if the stream had closed.
     pub(super) fn clear(&mut self) {
-        *self = Posted::new(Arc::clone(&self.app), &self.share.clone());
+        *self = PostedEvents::new(Arc::clone(&self.app), &self.share.clone());
     }
 
     /// Events without an answer.
@@ -130,7 +130,7 @@ impl<T> Posted<T> {
         self.events.len()
     }
 
-    /// A slot for the next event passed to [`Posted::put`].
+    /// A slot for the next event passed to [`PostedEvents::put`].
     pub(super) fn slot<'a>(&'a self, out: &'a mut Vec<Request>) -> Slot<'a> {
         Slot { mailbox: &self.mailbox, key: self.events.vacant_key(), out }
     }
@@ -174,7 +174,7 @@ impl<T> Posted<T> {
     }
 }
 
-impl<T> Drop for Posted<T> {
+impl<T> Drop for PostedEvents<T> {
     fn drop(&mut self) {
         let mut state = self.mailbox.state.lock();
         state.closed = true;

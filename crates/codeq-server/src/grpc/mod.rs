@@ -106,15 +106,15 @@ where
         Ok(messages) => messages,
         Err(status) => return status.into_http(),
     };
-    let call = Arc::new(Call {
+    let origin = Arc::new(StreamOrigin {
         request_id: request_id(&parts.headers),
         peer: parts.extensions.get::<Peer>().map(|peer| peer.addr),
         quiet: AtomicBool::new(false),
     });
-    let id = HeaderValue::from_str(&call.request_id);
-    let opening = open(Arc::clone(&app), Arc::clone(&call), parts.headers, messages);
+    let id = HeaderValue::from_str(&origin.request_id);
+    let opening = open(Arc::clone(&app), Arc::clone(&origin), parts.headers, messages);
     let single = SingleMessageCompressionOverride::default();
-    let session = Session::new(app, connection, call, opening);
+    let session = Session::new(app, connection, origin, opening);
     let body = EncodeBody::new_server(codec::encoder::<P::Out>(), session, None, single, None);
     let kind = HeaderValue::from_static("application/grpc");
     let mut response = ([(header::CONTENT_TYPE, kind)], Body::new(body)).into_response();
@@ -125,10 +125,10 @@ where
 }
 
 /// Opens a stream: waits for the Hello and authenticates the client.
-type Open<In, F> = fn(Arc<App>, Arc<Call>, HeaderMap, Messages<In>) -> F;
+type Open<In, F> = fn(Arc<App>, Arc<StreamOrigin>, HeaderMap, Messages<In>) -> F;
 
 /// The parts of the HTTP request that a stream keeps.
-struct Call {
+struct StreamOrigin {
     /// Identifies the stream in the log and to its client.
     request_id: String,
     peer: Option<SocketAddr>,

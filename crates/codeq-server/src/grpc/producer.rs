@@ -19,7 +19,7 @@ use super::hello;
 use super::mailbox::Slot;
 use super::messages::Messages;
 use super::session::{After, Begun, Opened, Protocol, ReadyOutcome, check_rate};
-use super::{Call, convert};
+use super::{StreamOrigin, convert};
 use crate::app::App;
 use crate::limits::LimitScope;
 use crate::observe::trace::{self, TraceContext};
@@ -32,7 +32,7 @@ use crate::service::{Kind, ServiceError};
 /// Opens a stream: waits for the Hello and authenticates the producer.
 pub(super) async fn open(
     app: Arc<App>,
-    call: Arc<Call>,
+    origin: Arc<StreamOrigin>,
     metadata: HeaderMap,
     mut messages: Messages<ProducerEvent>,
 ) -> Result<Opened<Producer>, Status> {
@@ -44,7 +44,8 @@ pub(super) async fn open(
     let text = |name| metadata.get(name).and_then(|value| value.to_str().ok());
     let trace = trace::parse(text("traceparent"), text("tracestate"));
     let token = hello::Token { hello: &token, metadata: &metadata };
-    let (caller, revoked) = token.bearer(&app, &call, Producer::SERVICE, Role::Producer).await?;
+    let (caller, revoked) =
+        token.authenticate(&app, &origin, Producer::SERVICE, Role::Producer).await?;
     let (tenant_id, subject) = (caller.tenant.to_string(), caller.subject.to_string());
     let ack = answer(Answer::HelloAck(HelloAck { tenant_id, subject }));
     let protocol = Producer { app, caller, trace, command: "".into() };
@@ -64,7 +65,7 @@ pub(super) struct Producer {
 impl Protocol for Producer {
     type In = ProducerEvent;
     type Out = ServerEvent;
-    type Posted = Created;
+    type PostedEvent = Created;
 
     const SERVICE: &'static str = "producer";
     const OF_PRODUCERS: bool = true;

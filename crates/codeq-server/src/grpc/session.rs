@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use codeq_auth::{Principal, SKEW_SECONDS, shown};
+use codeq_auth::{Principal, SKEW_SECONDS, display_identity};
 use codeq_engine::Answer;
 use codeq_engine::request::Request;
 use codeq_net::H2_STREAM_WINDOW;
@@ -20,9 +20,9 @@ use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
 use tokio::time::{Sleep, sleep};
 use tonic::{Code, Status};
 
-use super::Call;
+use super::StreamOrigin;
 use super::hello::Revoked;
-use super::mailbox::{Posted, Slot};
+use super::mailbox::{PostedEvents, Slot};
 use super::messages::Messages;
 use crate::app::App;
 use crate::limits::LimitScope;
@@ -53,15 +53,15 @@ pub(super) enum Begun<P: Protocol> {
     /// Answered without the engine.
     Answered(P::Out),
     /// Posted to the engine, with its size in bytes. Answered once it is durable.
-    Posted(P::Posted, usize),
+    Posted(P::PostedEvent, usize),
 }
 
 /// The outcome of posting a Ready, which is a worker's wait for tasks.
 pub(super) enum ReadyOutcome<P: Protocol> {
     /// Posted to the engine.
-    Posted(P::Posted),
+    Posted(P::PostedEvent),
     /// To be posted again after a pause.
-    Again(P::Posted, Duration),
+    Again(P::PostedEvent, Duration),
     /// Refused, with this answer.
     Refused(P::Out),
 }
@@ -85,7 +85,7 @@ pub(super) trait Protocol: Send + Unpin + Sized + 'static {
     /// The server's messages.
     type Out: Message + 'static;
     /// State kept for a posted event.
-    type Posted: Send + Unpin + 'static;
+    type PostedEvent: Send + Unpin + 'static;
 
     /// The service's name in logs and metrics.
     const SERVICE: &'static str;
@@ -97,10 +97,10 @@ pub(super) trait Protocol: Send + Unpin + Sized + 'static {
     fn caller(&self) -> &Principal;
 
     /// Accepts a Ready and returns its approximate size in bytes, or returns any other event.
-    fn ready(&mut self, event: Self::In) -> Result<(Self::Posted, usize), Self::In>;
+    fn ready(&mut self, event: Self::In) -> Result<(Self::PostedEvent, usize), Self::In>;
 
     /// Posts a Ready. It is cancelled when the client closes its side.
-    fn post_ready(&mut self, ready: Self::Posted, slot: &mut Slot<'_>) -> ReadyOutcome<Self>;
+    fn post_ready(&mut self, ready: Self::PostedEvent, slot: &mut Slot<'_>) -> ReadyOutcome<Self>;
 
     /// Starts the operation of an event.
     fn begin(&mut self, event: Self::In, slot: &mut Slot<'_>) -> Begun<Self>;
@@ -108,7 +108,7 @@ pub(super) trait Protocol: Send + Unpin + Sized + 'static {
     /// Handles the engine's answer to one part of a posted event. May post another part.
     fn answered(
         &mut self,
-        event: &mut Self::Posted,
+        event: &mut Self::PostedEvent,
         index: usize,
         answer: Answer,
         slot: &mut Slot<'_>,
@@ -145,10 +145,10 @@ struct Open<P: Protocol> {
     messages: Option<Messages<P::In>>,
     /// Requests to post to the engine.
     out: Vec<Request>,
-    posted: Posted<(P::Posted, usize)>,
-    posted_ready: Posted<(P::Posted, usize)>,
+    posted: PostedEvents<(P::PostedEvent, usize)>,
+    posted_ready: PostedEvents<(P::PostedEvent, usize)>,
     /// Readys not posted to the engine yet.
-    unposted_ready: VecDeque<(P::Posted, usize)>,
+    unposted_ready: VecDeque<(P::PostedEvent, usize)>,
     /// Runs during a pause, in which no Ready is posted.
     pause: Option<Pin<Box<Sleep>>>,
     /// Futures that end the stream: server stop, token revoked and, if configured, token expired.
@@ -180,7 +180,7 @@ impl Ending {
 /// Logs and counts a stream when it ends.
 struct Tally {
     app: Arc<App>,
-    call: Arc<Call>,
+    origin: Arc<StreamOrigin>,
     service: &'static str,
     start: Instant,
     caller: Option<(Arc<str>, Arc<str>)>,
@@ -193,7 +193,7 @@ impl<P: Protocol> Session<P> {
     pub(super) fn new(
         app: Arc<App>,
         connection: Option<Arc<Connection>>,
-        call: Arc<Call>,
+        origin: Arc<StreamOrigin>,
         opening: impl Future<Output = Result<Opened<P>, Status>> + Send + 'static,
     ) -> Session<P> {
         app.metrics.stream_opened(P::SERVICE);
@@ -208,7 +208,7 @@ impl<P: Protocol> Session<P> {
         };
         let tally = Tally {
             app,
-            call,
+            origin,
             service: P::SERVICE,
             start: Instant::now(),
             caller: None,
@@ -284,8 +284,8 @@ impl<P: Protocol> Open<P> {
             protocol,
             messages: Some(messages),
             out: Vec::new(),
-            posted: Posted::new(Arc::clone(&app), share),
-            posted_ready: Posted::new(Arc::clone(&app), share),
+            posted: PostedEvents::new(Arc::clone(&app), share),
+            posted_ready: PostedEvents::new(Arc::clone(&app), share),
             unposted_ready: VecDeque::new(),
             pause: None,
             app,
@@ -439,8 +439,8 @@ impl<P: Protocol> Open<P> {
     }
 
     /// Whether another event may be read: not too many are unanswered, and there is memory for it.
-    /// Anything else the client has sent waits in the stream's window, which is charged too. An
-    /// error ends the stream.
+    /// If not, the stream is not read: what the client sends stays in its HTTP/2 window, and the
+    /// whole window is charged as well. An error ends the stream.
     fn has_room(&mut self, cx: &mut Context<'_>) -> Result<bool, Status> {
         let bytes = STREAM_BYTES + self.bytes + self.ready_bytes;
         let few = self.posted.len() < IN_FLIGHT_MAX && self.bytes < IN_FLIGHT_BYTES_MAX;
@@ -465,13 +465,13 @@ impl<P: Protocol> Open<P> {
     }
 
     /// The next Ready to post, unless the stream is in a pause or at its limit.
-    fn next_unposted(&mut self) -> Option<(P::Posted, usize)> {
+    fn next_unposted(&mut self) -> Option<(P::PostedEvent, usize)> {
         let now = self.pause.is_none() && self.posted_ready.len() < READY_POSTED_MAX;
         if now { self.unposted_ready.pop_front() } else { None }
     }
 
     /// Accepts a new Ready. An error ends the stream.
-    fn take_ready(&mut self, ready: (P::Posted, usize)) -> Result<Option<P::Out>, Status> {
+    fn take_ready(&mut self, ready: (P::PostedEvent, usize)) -> Result<Option<P::Out>, Status> {
         if self.unposted_ready.len() + self.posted_ready.len() >= READY_MAX {
             let text = format!("more than {READY_MAX} Ready events are waiting");
             return Err(Status::resource_exhausted(text));
@@ -489,7 +489,7 @@ impl<P: Protocol> Open<P> {
     }
 
     /// Posts a Ready. Returns the answer if it was refused.
-    fn post(&mut self, (ready, bytes): (P::Posted, usize)) -> Option<P::Out> {
+    fn post(&mut self, (ready, bytes): (P::PostedEvent, usize)) -> Option<P::Out> {
         let mut slot = self.posted_ready.slot(&mut self.out);
         match self.protocol.post_ready(ready, &mut slot) {
             ReadyOutcome::Posted(ready) => self.posted_ready.put((ready, bytes)),
@@ -503,7 +503,7 @@ impl<P: Protocol> Open<P> {
     }
 
     /// Puts a Ready back at the front of the queue, to be posted after a pause.
-    fn again(&mut self, ready: (P::Posted, usize), pause: Duration) {
+    fn again(&mut self, ready: (P::PostedEvent, usize), pause: Duration) {
         self.unposted_ready.push_front(ready);
         self.pause = Some(Box::pin(sleep(pause)));
     }
@@ -525,15 +525,15 @@ impl<P: Protocol> Open<P> {
 impl Drop for Tally {
     fn drop(&mut self) {
         self.app.metrics.stream_closed(self.service, self.code as i32, self.events);
-        if self.call.quiet.load(Ordering::Relaxed) {
+        if self.origin.quiet.load(Ordering::Relaxed) {
             return;
         }
         let took_ms = (self.start.elapsed().as_secs_f64() * 1_000.0).round();
         let tenant = self.caller.as_ref().map(|(tenant, _)| &**tenant);
-        let subject = self.caller.as_ref().map(|(_, subject)| shown(subject));
+        let subject = self.caller.as_ref().map(|(_, subject)| display_identity(subject));
         tracing::info!(
             target: "codeq::grpc",
-            request_id = %self.call.request_id,
+            request_id = %self.origin.request_id,
             service = self.service,
             code = ?self.code,
             events = self.events,

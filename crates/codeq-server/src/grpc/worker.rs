@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::http::HeaderMap;
-use codeq_auth::{Principal, Role, shown};
+use codeq_auth::{Principal, Role, display_identity};
 use codeq_core::reply::Returned;
 use codeq_core::view::{ResultRecord, Task};
 use codeq_engine::Answer as EngineAnswer;
@@ -21,7 +21,7 @@ use super::hello;
 use super::mailbox::Slot;
 use super::messages::Messages;
 use super::session::{After, Begun, Opened, Protocol, ReadyOutcome, check_rate};
-use super::{Call, convert};
+use super::{StreamOrigin, convert};
 use crate::app::App;
 use crate::limits::LimitScope;
 use crate::service::activity::{RESOLUTION, StreamSeen};
@@ -34,7 +34,8 @@ use crate::service::prepared_call::{AnswerReader, PreparedCall};
 use crate::service::submit::SubmitRequest;
 use crate::service::{Code, Kind, Service, ServiceError};
 
-/// Maximum tasks in a TaskBatch. Keeps the message under the 4 MiB that clients accept.
+/// Maximum tasks in a TaskBatch. Claims bound the payloads (`CLAIM_BYTES_MAX`); this bounds the rest, so that the message
+/// stays under 4 MiB unless larger payloads are configured.
 const TASKS_MAX: i32 = 256;
 /// Pause before retrying a Ready that the engine could not accept.
 const ENGINE_RETRY: Duration = Duration::from_secs(1);
@@ -46,7 +47,7 @@ const BASE: usize = 256;
 /// Opens a stream: waits for the Hello and authenticates the worker.
 pub(super) async fn open(
     app: Arc<App>,
-    call: Arc<Call>,
+    origin: Arc<StreamOrigin>,
     metadata: HeaderMap,
     mut messages: Messages<WorkerEvent>,
 ) -> Result<Opened<Worker>, Status> {
@@ -56,10 +57,11 @@ pub(super) async fn open(
     });
     let Hello { token, worker_id } = hello.await?;
     let token = hello::Token { hello: &token, metadata: &metadata };
-    let (mut caller, revoked) = token.bearer(&app, &call, Worker::SERVICE, Role::Worker).await?;
+    let (mut caller, revoked) =
+        token.authenticate(&app, &origin, Worker::SERVICE, Role::Worker).await?;
     let invalid = |_| Status::invalid_argument("worker_id is too long or not printable");
     caller.subject = identity(&caller, &worker_id).map_err(invalid)?;
-    let worker_id = shown(&caller.subject).into_owned();
+    let worker_id = display_identity(&caller.subject).into_owned();
     let ack = HelloAck { worker_id, tenant_id: caller.tenant.to_string() };
     let seen = app.service.activity.stream(&caller.tenant, &caller.subject);
     let protocol = Worker { app, caller, last: Arc::default(), recorded: None, seen };
@@ -80,7 +82,7 @@ pub(super) struct Worker {
 impl Protocol for Worker {
     type In = WorkerEvent;
     type Out = ServerEvent;
-    type Posted = Waiting;
+    type PostedEvent = Waiting;
 
     const SERVICE: &'static str = "worker";
     const OF_PRODUCERS: bool = false;

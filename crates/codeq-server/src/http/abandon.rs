@@ -4,8 +4,8 @@ use axum::http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::call::{Answer, Call};
 use super::nack::{place, returned};
+use super::request_context::{Answer, RequestContext};
 use super::{json, response};
 use crate::service::lease::LeaseRef;
 use crate::service::permission::MayAbandon;
@@ -30,11 +30,11 @@ pub struct Abandoned {
     status: &'static str,
 }
 
-pub async fn abandon(call: Call) -> Answer {
-    let request: AbandonRequest = json::parse_or_default(&call.body)?;
+pub async fn abandon(context: RequestContext) -> Answer {
+    let request: AbandonRequest = json::parse_or_default(&context.body)?;
     let penalty = request.penalty.unwrap_or(true);
-    let lease = LeaseRef::new(&call.caller, request.worker_id.as_deref(), request.fence);
-    let (service, caller) = (call.service(), MayAbandon::of(&call.caller)?);
-    let done = service.call(service.abandon(caller, call.path("id"), penalty, lease)?).await?;
+    let lease = LeaseRef::new(&context.caller, request.worker_id.as_deref(), request.fence);
+    let (service, caller) = (context.service(), MayAbandon::of(&context.caller)?);
+    let done = service.call(service.abandon(caller, context.path("id"), penalty, lease)?).await?;
     Ok(response::json(StatusCode::OK, &Abandoned { status: place(done) }))
 }

@@ -1,9 +1,9 @@
-//! `GET /artifacts/{id}/{name}`.
+//! `GET /artifacts/{id}/{artifact}`.
 
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 
-use super::call::{Answer, Call};
+use super::request_context::{Answer, RequestContext};
 use super::response;
 use crate::artifacts::DEFAULT_TYPE;
 use crate::artifacts::address::escaped;
@@ -12,9 +12,11 @@ use crate::artifacts::address::escaped;
 const POLICY: HeaderValue = HeaderValue::from_static("sandbox; default-src 'none'");
 const CONTENT_SECURITY_POLICY: HeaderName = HeaderName::from_static("content-security-policy");
 
-pub async fn download(call: Call) -> Answer {
-    let download =
-        call.service().artifact(&call.caller, call.path("id"), call.path("artifact")).await?;
+pub async fn download(context: RequestContext) -> Answer {
+    let download = context
+        .service()
+        .artifact(&context.caller, context.path("id"), context.path("artifact"))
+        .await?;
     let media = HeaderValue::from_str(&download.content_type)
         .unwrap_or(HeaderValue::from_static(DEFAULT_TYPE));
     let body = Body::from_stream(download.body);
@@ -22,7 +24,7 @@ pub async fn download(call: Call) -> Answer {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(download.length));
     headers.insert(CONTENT_SECURITY_POLICY, POLICY);
-    if let Ok(disposition) = HeaderValue::from_str(&disposition(call.path("artifact"))) {
+    if let Ok(disposition) = HeaderValue::from_str(&disposition(context.path("artifact"))) {
         headers.insert(header::CONTENT_DISPOSITION, disposition);
     }
     Ok(response)

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::call::{Answer, Call};
+use super::request_context::{Answer, RequestContext};
 use super::response;
 use super::tasks::page_limit;
 use crate::audit::Line;
@@ -24,12 +24,12 @@ pub struct AuditBody {
     next_after: u64,
 }
 
-pub async fn list(call: Call) -> Answer {
-    let (all_tenants, after) = (call.flag("allTenants")?, call.number("after")?);
-    let limit = page_limit(&call)?;
-    let _page = call.hold(LIST_BYTES_MAX).await?;
-    let caller = MayAdminister::of(&call.caller)?;
-    let page = call.service().audit(caller, all_tenants, after, limit).await?;
+pub async fn list(context: RequestContext) -> Answer {
+    let (all_tenants, after) = (context.flag("allTenants")?, context.number("after")?);
+    let limit = page_limit(&context)?;
+    let _page = context.hold(LIST_BYTES_MAX).await?;
+    let caller = MayAdminister::of(&context.caller)?;
+    let page = context.service().audit(caller, all_tenants, after, limit).await?;
     let body = AuditBody { items: page.items, next_after: page.next_after };
     Ok(response::json(StatusCode::OK, &body))
 }

@@ -2,15 +2,11 @@
 
 use axum::http::StatusCode;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::call::{Answer, Call};
-use super::{json, response};
+use super::request_context::{Answer, RequestContext};
+use super::response;
 use crate::service::permission::MayOperate;
-
-/// Has no fields: the operator configures the backup target, not the request.
-#[derive(Deserialize, Default)]
-struct Request {}
 
 /// A backup.
 #[derive(Serialize, JsonSchema)]
@@ -29,9 +25,8 @@ pub struct BackupBody {
     took_ms: u64,
 }
 
-pub async fn make(call: Call) -> Answer {
-    let Request {} = json::parse_or_default(&call.body)?;
-    let made = call.service().backup(MayOperate::of(&call.caller)?).await?;
+pub async fn make(context: RequestContext) -> Answer {
+    let made = context.service().backup(MayOperate::of(&context.caller)?).await?;
     let body = BackupBody {
         location: made.location,
         bytes: made.backup.bytes,

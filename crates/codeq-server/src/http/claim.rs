@@ -8,10 +8,10 @@ use codeq_core::view::Task;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::call::{Answer, Call};
 use super::endpoint::no_content;
 use super::fields::unknown_field;
 use super::problem::Problem;
+use super::request_context::{Answer, RequestContext};
 use super::schema::{command, without};
 use super::wire::TaskBody;
 use super::{json, response};
@@ -71,42 +71,43 @@ impl Request {
     }
 }
 
-/// Claims tasks. Returns them to their queue if the response does not fit in memory: the worker
-/// would not get them soon.
-async fn claim(call: &Call, request: &ClaimRequest) -> Result<Vec<Task>, Problem> {
-    let service = call.service();
-    let prepared = service.claim(MayClaim::of(&call.caller)?, request, Some(0))?;
+/// Claims tasks. If the response does not fit the memory budget, returns them to their queue at once: the request is
+/// refused, so the worker would hold leases on tasks that it never received.
+async fn claim(context: &RequestContext, request: &ClaimRequest) -> Result<Vec<Task>, Problem> {
+    let service = context.service();
+    let prepared = service.claim(MayClaim::of(&context.caller)?, request, Some(0))?;
     let claimed = service.call(prepared);
-    let tasks = if request.wait_seconds == 0 { claimed.await? } else { call.wait(claimed).await? };
+    let tasks =
+        if request.wait_seconds == 0 { claimed.await? } else { context.wait(claimed).await? };
     let bytes = tasks.iter().map(Task::bytes).sum();
-    if call.share.hold(HeldFor::Answers, bytes).is_none() {
+    if context.share.hold(HeldFor::Answers, bytes).is_none() {
         service.give_back(tasks);
         return Err(ServiceError::overloaded().into());
     }
     Ok(tasks)
 }
 
-pub async fn one(call: Call) -> Answer {
-    let request: Request = json::parse_or_default(&call.body)?;
-    if request.count.is_some() && call.body.unknown == UnknownFields::Refuse {
+pub async fn one(context: RequestContext) -> Answer {
+    let request: Request = json::parse_or_default(&context.body)?;
+    if request.count.is_some() && context.body.unknown == UnknownFields::Refuse {
         let detail =
             "unknown field 'count': to claim several tasks, use POST /v1/codeq/tasks/claim/batch";
         return Err(unknown_field("count", &[]).detail(detail).into());
     }
-    let tasks = claim(&call, &request.claim(1)).await?;
+    let tasks = claim(&context, &request.claim(1)).await?;
     Ok(match tasks.first() {
-        Some(task) => response::json(StatusCode::OK, &call.task(task)),
+        Some(task) => response::json(StatusCode::OK, &context.task(task)),
         None => no_content(),
     })
 }
 
-pub async fn batch(call: Call) -> Answer {
-    let request: Request = json::parse(&call.body)?;
-    let count = call.service().check_claim_count(request.count.unwrap_or(0))?;
-    let tasks = claim(&call, &request.claim(count)).await?;
+pub async fn batch(context: RequestContext) -> Answer {
+    let request: Request = json::parse(&context.body)?;
+    let count = context.service().check_claim_count(request.count.unwrap_or(0))?;
+    let tasks = claim(&context, &request.claim(count)).await?;
     if tasks.is_empty() {
         return Ok(no_content());
     }
-    let tasks = tasks.iter().map(|task| call.task(task)).collect();
+    let tasks = tasks.iter().map(|task| context.task(task)).collect();
     Ok(response::json(StatusCode::OK, &Claimed { tasks }))
 }

@@ -5,7 +5,7 @@ use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 
 use super::bulk::{BulkRequest, DryRun};
-use super::call::{Answer, Call};
+use super::request_context::{Answer, RequestContext};
 use super::schema::or_blank;
 use super::{json, response};
 use crate::service::permission::MayAdminister;
@@ -41,18 +41,18 @@ pub struct CleanedUp {
     next_cursor: Option<String>,
 }
 
-pub async fn cleanup(call: Call) -> Answer {
-    let mut request: BulkRequest = json::parse_or_default(&call.body)?;
+pub async fn cleanup(context: RequestContext) -> Answer {
+    let mut request: BulkRequest = json::parse_or_default(&context.body)?;
     // The original codeQ's clients send an empty string for no date. That is safe here: cleanup then removes only
     // expired tasks.
     request.before = request.before.filter(|text| !text.is_empty());
     if request.before.is_none() {
         request.limit = request.limit.filter(|limit| *limit > 0);
     }
-    let caller = MayAdminister::of(&call.caller)?;
-    let done = call.service().cleanup(caller, &request.options()?).await?;
+    let caller = MayAdminister::of(&context.caller)?;
+    let done = context.service().cleanup(caller, &request.options()?).await?;
     let body = CleanedUp {
-        before: call.times().timestamp(done.before),
+        before: context.times().timestamp(done.before),
         deleted: done.outcome.done,
         limit: done.limit,
         dry_run: DryRun::of(&done.outcome),

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::bulk::{BulkRequest, DryRun};
-use super::call::{Answer, Call};
 use super::queues::Purged;
+use super::request_context::{Answer, RequestContext};
 use super::tasks::{page, page_limit};
 use super::{json, response};
 use crate::service::permission::MayAdminister;
@@ -83,28 +83,30 @@ impl ReplayRequest {
     }
 }
 
-pub async fn list(call: Call) -> Answer {
-    check_command(call.path("command")).map_err(ServiceError::from)?;
+pub async fn list(context: RequestContext) -> Answer {
+    check_command(context.path("command")).map_err(ServiceError::from)?;
     let query = ListQuery {
-        command: Some(call.path("command").into()),
+        command: Some(context.path("command").into()),
         dead_only: true,
-        limit: page_limit(&call)?,
+        limit: page_limit(&context)?,
         ..ListQuery::default()
     };
-    page(call, query).await
+    page(context, query).await
 }
 
-pub async fn replay_one(call: Call) -> Answer {
-    let task = call.service().replay(MayAdminister::of(&call.caller)?, call.path("id")).await?;
-    Ok(response::json(StatusCode::OK, &call.task(&task)))
+pub async fn replay_one(context: RequestContext) -> Answer {
+    let task =
+        context.service().replay(MayAdminister::of(&context.caller)?, context.path("id")).await?;
+    Ok(response::json(StatusCode::OK, &context.task(&task)))
 }
 
-pub async fn replay(call: Call) -> Answer {
-    let request: ReplayRequest = json::parse_or_default(&call.body)?;
+pub async fn replay(context: RequestContext) -> Answer {
+    let request: ReplayRequest = json::parse_or_default(&context.body)?;
     let from = request.from()?;
     let options = request.rest().options()?;
-    let caller = MayAdminister::of(&call.caller)?;
-    let done = call.service().replay_queue(caller, call.path("command"), from, &options).await?;
+    let caller = MayAdminister::of(&context.caller)?;
+    let done =
+        context.service().replay_queue(caller, context.path("command"), from, &options).await?;
     let body = Replayed {
         replayed: done.outcome.done,
         remaining: done.remaining,
@@ -114,10 +116,11 @@ pub async fn replay(call: Call) -> Answer {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub async fn purge(call: Call) -> Answer {
-    let request: BulkRequest = json::parse_or_default(&call.body)?;
+pub async fn purge(context: RequestContext) -> Answer {
+    let request: BulkRequest = json::parse_or_default(&context.body)?;
     let options = request.options()?;
-    let caller = MayAdminister::of(&call.caller)?;
-    let done = call.service().purge_dead_letters(caller, call.path("command"), &options).await?;
+    let caller = MayAdminister::of(&context.caller)?;
+    let done =
+        context.service().purge_dead_letters(caller, context.path("command"), &options).await?;
     Ok(response::json(StatusCode::OK, &Purged::from(done)))
 }

@@ -5,7 +5,7 @@ use axum::response::Response;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::call::{Answer, Call};
+use super::request_context::{Answer, RequestContext};
 use super::{openapi, response};
 
 /// The documentation changes only with the server version, so clients may cache it.
@@ -31,7 +31,7 @@ pub struct Index {
     openapi: &'static str,
 }
 
-pub async fn index(_call: Call) -> Answer {
+pub async fn index(_context: RequestContext) -> Answer {
     let index = Index {
         name: "codeQ",
         version: env!("CARGO_PKG_VERSION"),
@@ -42,11 +42,11 @@ pub async fn index(_call: Call) -> Answer {
     Ok(kept(response::json(StatusCode::OK, &index)))
 }
 
-pub async fn openapi(_call: Call) -> Answer {
+pub async fn openapi(_context: RequestContext) -> Answer {
     Ok(kept(response::bytes_as(StatusCode::OK, openapi::text(), response::JSON)))
 }
 
-pub async fn page(_call: Call) -> Answer {
+pub async fn page(_context: RequestContext) -> Answer {
     let mut response = kept(response::bytes_as(StatusCode::OK, openapi::page::html(), HTML));
     response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, CONTENT);
     Ok(response)

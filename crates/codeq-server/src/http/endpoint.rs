@@ -13,15 +13,15 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
-use codeq_auth::{AuthError, Principal, Refusal, bearer_token, shown};
+use codeq_auth::{AuthError, Principal, Refusal, bearer_token, display_identity};
 use codeq_net::Peer;
 use futures_util::FutureExt;
 use tracing::Instrument;
 
-use super::call::Call;
 use super::fields::unknown_parameter;
 use super::json;
 use super::problem::Problem;
+use super::request_context::RequestContext;
 use super::routes::{Access, BodyLimit, Route, Verb};
 use super::{body, response};
 use crate::app::App;
@@ -86,11 +86,11 @@ impl Seen {
 /// Handles a request to a route.
 pub async fn run(app: Arc<App>, route: &'static Route, request: Request) -> Response {
     let mut seen = Seen::new(&app, &request, route.path, route.operation);
-    let context = trace_context(request.headers());
-    let span = trace::request_span(route.operation, seen.method.as_str(), context.as_ref());
+    let parent = trace_context(request.headers());
+    let span = trace::request_span(route.operation, seen.method.as_str(), parent.as_ref());
     let served = {
         // Pinned before it is wrapped: the future is large, and each wrapper would move it.
-        let serving = pin!(serve(&app, route, request, context, &mut seen));
+        let serving = pin!(serve(&app, route, request, parent, &mut seen));
         AssertUnwindSafe(serving.instrument(span.clone())).catch_unwind().await
     };
     let answer = served.unwrap_or_else(|_| {
@@ -152,7 +152,7 @@ async fn serve(
     if let Some(recording) = &mut seen.recording {
         recording.body(&bytes);
     }
-    let call = Call {
+    let context = RequestContext {
         app: Arc::clone(app),
         route,
         caller,
@@ -164,8 +164,8 @@ async fn serve(
         trace,
         share,
     };
-    let hint = queue_hint(&call).await;
-    let mut answer = (route.handler)(call).await?;
+    let hint = queue_hint(&context).await;
+    let mut answer = (route.handler)(context).await?;
     if let Some(hint) = hint {
         answer.headers_mut().insert(HINT, hint);
     }
@@ -194,7 +194,7 @@ fn recording(
     let action = Action {
         at: app.times.timestamp(app.service.now().wall),
         tenant_id: Arc::clone(&caller.tenant),
-        subject: shown(&caller.subject).into_owned(),
+        subject: display_identity(&caller.subject).into_owned(),
         operation: route.operation,
         parameters: serde_json::Map::new(),
         body: None,
@@ -215,15 +215,15 @@ fn recording(
 
 /// A hint header for an unknown queue, whose name may be a typo. Not an error, because a queue can
 /// be empty for a while.
-async fn queue_hint(call: &Call) -> Option<HeaderValue> {
-    let command = if call.route.path.contains("{command}") {
-        Cow::Borrowed(call.path("command"))
-    } else if call.route.query.contains(&"command") {
-        call.param("command")?
+async fn queue_hint(context: &RequestContext) -> Option<HeaderValue> {
+    let command = if context.route.path.contains("{command}") {
+        Cow::Borrowed(context.path("command"))
+    } else if context.route.query.contains(&"command") {
+        context.param("command")?
     } else {
         return None;
     };
-    let hint = call.service().missing_queue(&call.caller, &command).await.ok()??;
+    let hint = context.service().missing_queue(&context.caller, &command).await.ok()??;
     let plain = |letter: char| letter.is_ascii_graphic() || letter == ' ';
     let escape = |letter: char| match plain(letter) {
         true => letter.to_string(),
@@ -349,7 +349,7 @@ fn token_refused(app: &App, seen: &mut Seen, refusal: &Refusal) {
 /// Converts an authentication error to a response that names the scope of the route.
 fn auth_problem(route: &Route, error: AuthError) -> Problem {
     match (error, route.access) {
-        (AuthError::Forbidden(why), Access::Worker(scope)) => {
+        (AuthError::WrongKind(why), Access::Worker(scope)) => {
             ServiceError::forbidden(why).scope(scope.name()).into()
         }
         (error, _) => error.into(),

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::call::{Answer, Call};
 use super::problem::ItemProblem;
+use super::request_context::{Answer, RequestContext};
 use super::schema::{NO_CONTROLS, URL, or_blank};
 use super::wire::TaskBody;
 use super::{json, response};
@@ -89,10 +89,10 @@ enum Item<'a> {
     Refused(ItemProblem<'a>),
 }
 
-pub async fn one(call: Call) -> Answer {
-    let request: TaskRequest<'_> = json::parse(&call.body)?;
-    let mut draft = draft(&call, request)?;
-    if let Some(key) = header_key(&call)? {
+pub async fn one(context: RequestContext) -> Answer {
+    let request: TaskRequest<'_> = json::parse(&context.body)?;
+    let mut draft = draft(&context, request)?;
+    if let Some(key) = header_key(&context)? {
         match draft.idempotency_key.as_deref().filter(|key| !key.is_empty()) {
             Some(other) if *other != *key => {
                 let text = "Idempotency-Key and idempotencyKey are different";
@@ -101,24 +101,25 @@ pub async fn one(call: Call) -> Answer {
             _ => draft.idempotency_key = Some(key.into()),
         }
     }
-    let (service, caller) = (call.service(), MayProduce::of(&call.caller)?);
+    let (service, caller) = (context.service(), MayProduce::of(&context.caller)?);
     let made = service.call(service.enqueue(caller, draft)?).await?;
-    let mut response = response::json(StatusCode::ACCEPTED, &call.task(&made.task));
+    let mut response = response::json(StatusCode::ACCEPTED, &context.task(&made.task));
     mark_repeated(&mut response, made.repeated);
     Ok(response)
 }
 
-pub async fn batch(call: Call) -> Answer {
-    let request: BatchRequest<'_> = json::parse_batch(&call.body)?;
-    let atomic = call.flag("atomic")?;
-    call.service().check_batch(request.tasks.len())?;
-    let key = header_key(&call)?;
+pub async fn batch(context: RequestContext) -> Answer {
+    let request: BatchRequest<'_> = json::parse_batch(&context.body)?;
+    let atomic = context.flag("atomic")?;
+    context.service().check_batch(request.tasks.len())?;
+    let key = header_key(&context)?;
     // An item that cannot be parsed gets its own error. The other items go on.
     let mut tasks = Vec::with_capacity(request.tasks.len());
     let mut outcomes = Vec::with_capacity(request.tasks.len());
     for (index, text) in request.tasks.iter().enumerate() {
-        let parsed = json::parse_item(text.get(), call.body.unknown);
-        let task = parsed.and_then(|request| draft(&call, request)?.into_task(call.service()));
+        let parsed = json::parse_item(text.get(), context.body.unknown);
+        let task =
+            parsed.and_then(|request| draft(&context, request)?.into_task(context.service()));
         match task {
             Ok(mut task) => {
                 // A key for the whole batch provides one for each task without its own.
@@ -139,7 +140,7 @@ pub async fn batch(call: Call) -> Answer {
     let made = if tasks.is_empty() {
         Vec::new()
     } else {
-        let (service, caller) = (call.service(), MayProduce::of(&call.caller)?);
+        let (service, caller) = (context.service(), MayProduce::of(&context.caller)?);
         let prepared = service.enqueue_batch(caller, tasks, atomic, &mut Ahead::default())?;
         service.call(prepared).await?
     };
@@ -150,7 +151,7 @@ pub async fn batch(call: Call) -> Answer {
         .collect();
     let repeated = outcomes.iter().all(|outcome| matches!(outcome, Ok(made) if made.repeated));
     let results = outcomes.iter().map(|outcome| match outcome {
-        Ok(made) => Item::Enqueued { task: Box::new(call.task(&made.task)) },
+        Ok(made) => Item::Enqueued { task: Box::new(context.task(&made.task)) },
         Err(error) => Item::Refused(error.into()),
     });
     let mut response = response::json(StatusCode::OK, &BatchAnswer { results: results.collect() });
@@ -164,7 +165,7 @@ fn mark_repeated(response: &mut Response, repeated: bool) {
     }
 }
 
-fn draft(call: &Call, request: TaskRequest<'_>) -> Result<Draft, ServiceError> {
+fn draft(context: &RequestContext, request: TaskRequest<'_>) -> Result<Draft, ServiceError> {
     let payload = match request.payload.map(RawValue::get) {
         None | Some("null") => {
             let detail = "payload is missing or null";
@@ -173,7 +174,7 @@ fn draft(call: &Call, request: TaskRequest<'_>) -> Result<Draft, ServiceError> {
         Some(text) => Bytes::copy_from_slice(text.as_bytes()),
     };
     let run_at = run_at(request.run_at.as_deref())?;
-    let (parent, state) = creation_context(call);
+    let (parent, state) = creation_context(context);
     Ok(Draft {
         command: request.command.into(),
         payload,
@@ -202,8 +203,8 @@ pub fn run_at(text: Option<&str>) -> Result<Option<Millis>, ServiceError> {
 }
 
 /// The trace stored on the task: the client's, or else the one of this request.
-fn creation_context(call: &Call) -> (Option<String>, Option<String>) {
-    match &call.trace {
+fn creation_context(context: &RequestContext) -> (Option<String>, Option<String>) {
+    match &context.trace {
         Some(trace) => {
             (Some(trace.traceparent().to_owned()), trace.tracestate().map(str::to_owned))
         }
@@ -213,8 +214,8 @@ fn creation_context(call: &Call) -> (Option<String>, Option<String>) {
 
 /// The `Idempotency-Key` header: a structured string in quotes, or the bare text that many clients
 /// send.
-fn header_key(call: &Call) -> Result<Option<String>, ServiceError> {
-    let Some(value) = call.headers.get("idempotency-key") else {
+fn header_key(context: &RequestContext) -> Result<Option<String>, ServiceError> {
+    let Some(value) = context.headers.get("idempotency-key") else {
         return Ok(None);
     };
     let text = value.to_str().ok().map(str::trim).unwrap_or_default();

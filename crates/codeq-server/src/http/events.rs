@@ -12,8 +12,9 @@ use codeq_core::effect::Transition;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::Serialize;
+use tokio::time::Instant;
 
-use super::call::{Answer, Call};
+use super::request_context::{Answer, RequestContext};
 use super::response;
 use super::schema::{events, places, statuses};
 use crate::app::App;
@@ -67,34 +68,38 @@ struct Stream {
     tenant: Arc<str>,
     reader: Reader,
     command: Option<String>,
-    ends: tokio::time::Instant,
+    /// When bytes were last sent.
+    last_sent: Instant,
+    ends: Instant,
     /// Completes when the token is revoked.
     revoked: BoxFuture<'static, ()>,
     first: Option<String>,
     _hold: Hold,
 }
 
-pub async fn stream(call: Call) -> Answer {
+pub async fn stream(context: RequestContext) -> Answer {
     let invalid = || ServiceError::new(Code::InvalidEventId, "invalid Last-Event-ID");
-    let id = call.headers.get("last-event-id").map(|id| id.to_str().map_err(|_| invalid()));
+    let id = context.headers.get("last-event-id").map(|id| id.to_str().map_err(|_| invalid()));
     let from = match id.transpose()?.map(str::trim).filter(|id| !id.is_empty()) {
         None => None,
         Some(id) => Some(position(id).ok_or_else(invalid)?),
     };
     // `listen` grants a tenant at most half of all streams.
-    let Some((reader, missed)) = call.service().events.listen(&call.caller.tenant, from) else {
+    let Some((reader, missed)) = context.service().events.listen(&context.caller.tenant, from)
+    else {
         let refused = ServiceError::new(Code::TooManyStreams, "too many event streams");
         return Err(refused.retry_after(5).into());
     };
     let hold =
-        call.share.hold(HeldFor::Answers, STREAM_BYTES).ok_or_else(ServiceError::overloaded)?;
+        context.share.hold(HeldFor::Answers, STREAM_BYTES).ok_or_else(ServiceError::overloaded)?;
     let first = if missed { missed_event(reader.position()) } else { String::new() };
     let stream = Stream {
-        ends: token_end(&call),
-        revoked: call.revoked(),
-        command: call.param("command").map(|text| text.to_ascii_lowercase()),
-        app: Arc::clone(&call.app),
-        tenant: Arc::clone(&call.caller.tenant),
+        last_sent: Instant::now(),
+        ends: token_end(&context),
+        revoked: context.revoked(),
+        command: context.param("command").map(|text| text.to_ascii_lowercase()),
+        app: Arc::clone(&context.app),
+        tenant: Arc::clone(&context.caller.tenant),
         reader,
         _hold: hold,
         // Send something at once, so that the client knows it is connected.
@@ -102,6 +107,7 @@ pub async fn stream(call: Call) -> Answer {
     };
     let body = futures_util::stream::unfold(stream, |mut stream| async move {
         let text = stream.next().await?;
+        stream.last_sent = Instant::now();
         Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), stream))
     });
     let media = HeaderValue::from_static("text/event-stream");
@@ -116,12 +122,16 @@ impl Stream {
             return Some(first);
         }
         loop {
+            let quiet_until = self.last_sent + KEEP_ALIVE;
+            // In this order, because a busy tenant always has something to read: it must delay neither the end nor a
+            // keep-alive of a stream whose own command is quiet.
             tokio::select! {
-                () = self.reader.wait() => {}
-                () = tokio::time::sleep(KEEP_ALIVE) => return Some(": quiet\n\n".to_owned()),
+                biased;
                 () = tokio::time::sleep_until(self.ends) => return None,
                 () = &mut self.revoked => return None,
                 () = self.app.service.shutdown_begins() => return None,
+                () = tokio::time::sleep_until(quiet_until) => return Some(": quiet\n\n".to_owned()),
+                () = self.reader.wait() => {}
             }
             // Hundreds of streams can catch up at the same time, so only one per tenant runs at
             // once.
@@ -146,13 +156,13 @@ impl Stream {
 }
 
 /// When the stream must end because its token expires.
-fn token_end(call: &Call) -> tokio::time::Instant {
+fn token_end(context: &RequestContext) -> Instant {
     /// Longer than any stream lasts.
     const YEAR: u64 = 366 * 86_400;
-    let now = call.service().now().wall / 1_000;
+    let now = context.service().now().wall / 1_000;
     let left =
-        call.caller.expires_at.map(|end| end.saturating_add(SKEW_SECONDS).saturating_sub(now));
-    tokio::time::Instant::now() + Duration::from_secs(left.unwrap_or(YEAR).min(YEAR))
+        context.caller.expires_at.map(|end| end.saturating_add(SKEW_SECONDS).saturating_sub(now));
+    Instant::now() + Duration::from_secs(left.unwrap_or(YEAR).min(YEAR))
 }
 
 fn event(moved: &Transition, position: &Position, times: &Times) -> String {

@@ -5,7 +5,7 @@ use codeq_core::limits::LEASE_MS_MAX;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::call::{Answer, Call};
+use super::request_context::{Answer, RequestContext};
 use super::{json, response};
 use crate::service::lease::LeaseRef;
 use crate::service::permission::MayHeartbeat;
@@ -38,15 +38,15 @@ pub struct Extended {
     cancel_requested: bool,
 }
 
-pub async fn heartbeat(call: Call) -> Answer {
-    let request: HeartbeatRequest = json::parse_or_default(&call.body)?;
-    let lease = LeaseRef::new(&call.caller, request.worker_id.as_deref(), request.fence);
-    let (service, caller) = (call.service(), MayHeartbeat::of(&call.caller)?);
-    let prepared = service.heartbeat(caller, call.path("id"), request.extend_seconds, lease)?;
+pub async fn heartbeat(context: RequestContext) -> Answer {
+    let request: HeartbeatRequest = json::parse_or_default(&context.body)?;
+    let lease = LeaseRef::new(&context.caller, request.worker_id.as_deref(), request.fence);
+    let (service, caller) = (context.service(), MayHeartbeat::of(&context.caller)?);
+    let prepared = service.heartbeat(caller, context.path("id"), request.extend_seconds, lease)?;
     let done = service.call(prepared).await?;
     let body = Extended {
         ok: true,
-        lease_until: call.times().timestamp(done.lease_until),
+        lease_until: context.times().timestamp(done.lease_until),
         cancel_requested: done.cancel_requested,
     };
     Ok(response::json(StatusCode::OK, &body))

@@ -15,12 +15,12 @@ use tower::ServiceExt;
 use crate::app::App;
 
 pub mod body;
-pub mod call;
 pub mod endpoint;
 pub mod fields;
 pub mod json;
 pub mod openapi;
 pub mod problem;
+pub mod request_context;
 pub mod response;
 pub mod routes;
 pub mod wire;

@@ -7,7 +7,7 @@ use codeq_core::reply::Returned;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::call::{Answer, Call};
+use super::request_context::{Answer, RequestContext};
 use super::{json, response};
 use crate::service::lease::LeaseRef;
 use crate::service::permission::MayNack;
@@ -38,13 +38,13 @@ pub struct Nacked {
     delay_seconds: u64,
 }
 
-pub async fn nack(call: Call) -> Answer {
-    let request: NackRequest = json::parse_or_default(&call.body)?;
+pub async fn nack(context: RequestContext) -> Answer {
+    let request: NackRequest = json::parse_or_default(&context.body)?;
     // A negative delay counts as absent.
     let delay = request.delay_seconds.and_then(|delay| u64::try_from(delay).ok());
-    let lease = LeaseRef::new(&call.caller, request.worker_id.as_deref(), request.fence);
-    let (service, caller) = (call.service(), MayNack::of(&call.caller)?);
-    let prepared = service.nack(caller, call.path("id"), delay, request.reason, lease)?;
+    let lease = LeaseRef::new(&context.caller, request.worker_id.as_deref(), request.fence);
+    let (service, caller) = (context.service(), MayNack::of(&context.caller)?);
+    let prepared = service.nack(caller, context.path("id"), delay, request.reason, lease)?;
     let done = service.call(prepared).await?;
     let delay_seconds = match done {
         Returned::Requeued { delay } => delay.div_ceil(1_000),

@@ -1,8 +1,8 @@
 //! The OpenAPI 3.1 document, generated from the list of routes.
 //!
-//! [`ROUTES`] provides method, path, access and whether there is a body. The rest comes from tables
-//! by operation id. A test fails if the operations of the two differ, or if `docs/openapi.json` is
-//! out of date.
+//! [`ROUTES`] provides method, path, access and the errors that follow from the body's limit. The
+//! rest, such as the body itself, comes from tables by operation id. A test fails if the operations
+//! of the two differ, or if `docs/openapi.json` is out of date.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

@@ -4,7 +4,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::call::{Answer, Call};
+use super::request_context::{Answer, RequestContext};
 use super::response;
 use crate::observe::Format;
 use crate::service::{Code, ServiceError};
@@ -48,17 +48,17 @@ struct RaftGroup {
     has_leader: bool,
 }
 
-pub async fn live(_call: Call) -> Answer {
+pub async fn live(_context: RequestContext) -> Answer {
     Ok(response::bytes_as(StatusCode::OK, "ok\n", TEXT))
 }
 
-pub async fn ready(call: Call) -> Answer {
-    let engine = call.service().engine();
+pub async fn ready(context: RequestContext) -> Answer {
+    let engine = context.service().engine();
     let stopped = engine.failure().is_some();
     // A stopped engine needs no further reason. Everyone can read this text, so it must not contain
     // paths.
     let refusing = engine.refusing().filter(|_| !stopped).map(|why| why.to_string());
-    let draining = call.service().is_draining();
+    let draining = context.service().is_draining();
     let checks = [
         ("store", stopped.then(|| "stopped after a failure; see the server's log".to_owned())),
         ("writes", refusing),
@@ -67,7 +67,7 @@ pub async fn ready(call: Call) -> Answer {
     let ready = checks.iter().all(|(_, wrong)| wrong.is_none());
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let verbose =
-        url::form_urlencoded::parse(call.query.as_bytes()).any(|(key, _)| key == "verbose");
+        url::form_urlencoded::parse(context.query.as_bytes()).any(|(key, _)| key == "verbose");
     let mut text = String::new();
     if verbose {
         for (name, wrong) in checks {
@@ -85,22 +85,22 @@ pub async fn ready(call: Call) -> Answer {
     Ok(response)
 }
 
-pub async fn metrics(call: Call) -> Answer {
-    let near = call.peer.is_some_and(|peer| peer.to_canonical().is_loopback());
-    if !near && !call.app.request_options.metrics_public {
+pub async fn metrics(context: RequestContext) -> Answer {
+    let near = context.peer.is_some_and(|peer| peer.to_canonical().is_loopback());
+    if !near && !context.app.request_options.metrics_public {
         // Answer as if the route did not exist, so that outsiders cannot detect it.
         return Err(ServiceError::new(Code::NoSuchRoute, "not found").into());
     }
-    metrics_alone(call).await
+    render_metrics(context).await
 }
 
-/// Serves the metrics on their separate port, where every caller may read them.
-pub async fn metrics_alone(call: Call) -> Answer {
-    let (app, service) = (&call.app, call.service());
+/// Renders the metrics for every caller, as on their separate port.
+pub async fn render_metrics(context: RequestContext) -> Answer {
+    let (app, service) = (&context.app, context.service());
     let workers = service.activity.active(service.now().now);
     let leads = service.leads();
     let text = app.metrics.render(service.engine(), &app.net, &app.budget, workers, leads).await;
-    let accept = call.headers.get_all(header::ACCEPT).iter();
+    let accept = context.headers.get_all(header::ACCEPT).iter();
     let format = Format::accepted(accept.filter_map(|value| value.to_str().ok()));
     let media = HeaderValue::from_static(format.content_type());
     let mut response = response::bytes_as(StatusCode::OK, format.of(text), media);
@@ -109,7 +109,7 @@ pub async fn metrics_alone(call: Call) -> Answer {
 }
 
 /// Always a single node: there are no Raft groups.
-pub async fn raft(_call: Call) -> Answer {
+pub async fn raft(_context: RequestContext) -> Answer {
     let body = RaftStatus { enabled: false, num_groups: 0, groups: [] };
     Ok(response::json(StatusCode::OK, &body))
 }

@@ -188,13 +188,16 @@ impl From<AuthError> for Problem {
             AuthError::Invalid(refusal) => {
                 ServiceError::new(Code::InvalidToken, text).detail(refusal.client_message())
             }
-            AuthError::Forbidden(_) => {
+            AuthError::WrongKind(_) => {
                 let detail = format!(
                     "{text}: producerAuth configures producer tokens, workerAuth configures worker tokens, and \
                      allowProducerAsWorker lets producers act as workers"
                 );
                 ServiceError::new(Code::Forbidden, text).detail(detail)
             }
+            AuthError::TenantsDisagree => ServiceError::new(Code::Forbidden, text).detail(
+                "the token's claims tid, tenantId and organizationId name different tenants",
+            ),
             AuthError::Unavailable => {
                 ServiceError::new(Code::IdentityUnavailable, text).retry_after(5)
             }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::bulk::{BulkRequest, DryRun};
-use super::call::{Answer, Call};
+use super::request_context::{Answer, RequestContext};
 use super::{json, response};
 use crate::events::rates::Rate;
 use crate::service::bulk::QueueBulk;
@@ -186,14 +186,14 @@ pub struct Paused<'a> {
     paused: bool,
 }
 
-pub async fn list(call: Call) -> Answer {
-    let all_tenants = call.flag("allTenants")?;
-    let queues = call.service().queues(MayAdminister::of(&call.caller)?, all_tenants).await?;
-    match call.param("format").as_deref() {
+pub async fn list(context: RequestContext) -> Answer {
+    let all_tenants = context.flag("allTenants")?;
+    let queues = context.service().queues(MayAdminister::of(&context.caller)?, all_tenants).await?;
+    match context.param("format").as_deref() {
         None => Ok(response::json(StatusCode::OK, &flat(&queues))),
         Some("list") => {
-            let Moment { now, wall } = call.service().now();
-            let rates = &call.service().events.rates;
+            let Moment { now, wall } = context.service().now();
+            let rates = &context.service().events.rates;
             let rate = |queue: &QueueStats| rates.of(&queue.tenant, &queue.name, now);
             let items = queues.iter().map(|queue| item(queue, wall, rate(queue))).collect();
             Ok(response::json(StatusCode::OK, &QueueList { items }))
@@ -205,42 +205,45 @@ pub async fn list(call: Call) -> Answer {
     }
 }
 
-pub async fn get(call: Call) -> Answer {
-    let queue =
-        call.service().queue(MayAdminister::of(&call.caller)?, call.path("command")).await?;
+pub async fn get(context: RequestContext) -> Answer {
+    let queue = context
+        .service()
+        .queue(MayAdminister::of(&context.caller)?, context.path("command"))
+        .await?;
     let body = match &queue {
-        Some(queue) => QueueBody::new(call.path("command"), &queue.counts, queue.paused),
-        None => QueueBody { command: call.path("command"), ..QueueBody::default() },
+        Some(queue) => QueueBody::new(context.path("command"), &queue.counts, queue.paused),
+        None => QueueBody { command: context.path("command"), ..QueueBody::default() },
     };
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub async fn pause(call: Call) -> Answer {
-    set_paused(call, true).await
+pub async fn pause(context: RequestContext) -> Answer {
+    set_paused(context, true).await
 }
 
-pub async fn resume(call: Call) -> Answer {
-    set_paused(call, false).await
+pub async fn resume(context: RequestContext) -> Answer {
+    set_paused(context, false).await
 }
 
-async fn set_paused(call: Call, paused: bool) -> Answer {
-    let caller = MayAdminister::of(&call.caller)?;
-    call.service().pause(caller, call.path("command"), paused).await?;
-    Ok(response::json(StatusCode::OK, &Paused { command: call.path("command"), paused }))
+async fn set_paused(context: RequestContext, paused: bool) -> Answer {
+    let caller = MayAdminister::of(&context.caller)?;
+    context.service().pause(caller, context.path("command"), paused).await?;
+    Ok(response::json(StatusCode::OK, &Paused { command: context.path("command"), paused }))
 }
 
-pub async fn purge(call: Call) -> Answer {
-    let request: BulkRequest = json::parse_or_default(&call.body)?;
-    let (caller, options) = (MayAdminister::of(&call.caller)?, request.options()?);
-    let done = call.service().purge(caller, call.path("command"), &options).await?;
+pub async fn purge(context: RequestContext) -> Answer {
+    let request: BulkRequest = json::parse_or_default(&context.body)?;
+    let (caller, options) = (MayAdminister::of(&context.caller)?, request.options()?);
+    let done = context.service().purge(caller, context.path("command"), &options).await?;
     Ok(response::json(StatusCode::OK, &Purged::from(done)))
 }
 
-pub async fn cancel(call: Call) -> Answer {
-    let request: CancelRequest = json::parse_or_default(&call.body)?;
+pub async fn cancel(context: RequestContext) -> Answer {
+    let request: CancelRequest = json::parse_or_default(&context.body)?;
     let running = request.include_running.unwrap_or(false);
-    let (caller, options) = (MayAdminister::of(&call.caller)?, request.rest().options()?);
-    let done = call.service().cancel_queue(caller, call.path("command"), running, &options).await?;
+    let (caller, options) = (MayAdminister::of(&context.caller)?, request.rest().options()?);
+    let done =
+        context.service().cancel_queue(caller, context.path("command"), running, &options).await?;
     let QueueBulk { outcome, remaining } = done;
     let body = Cancelled {
         cancelled: outcome.done - outcome.requested,

@@ -2,15 +2,12 @@
 
 use axum::http::StatusCode;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::call::{Answer, Call};
-use super::{json, response};
+use super::request_context::{Answer, RequestContext};
+use super::response;
 use crate::service::permission::MayOperate;
 use crate::service::{Code, ServiceError};
-
-#[derive(Deserialize, Default)]
-struct Request {}
 
 /// The outcome of a reload.
 #[derive(Serialize, JsonSchema)]
@@ -34,13 +31,13 @@ struct ChangeBody {
     to: String,
 }
 
-pub async fn reload(call: Call) -> Answer {
-    let Request {} = json::parse_or_default(&call.body)?;
-    let changes = call.app.reload_for(MayOperate::of(&call.caller)?).await.map_err(|error| {
-        let text = "the configuration was not changed";
-        let refused = ServiceError::new(Code::InvalidConfiguration, text);
-        refused.detail(error.to_string())
-    })?;
+pub async fn reload(context: RequestContext) -> Answer {
+    let changes =
+        context.app.reload_for(MayOperate::of(&context.caller)?).await.map_err(|error| {
+            let text = "the configuration was not changed";
+            let refused = ServiceError::new(Code::InvalidConfiguration, text);
+            refused.detail(error.to_string())
+        })?;
     let changed = changes.changed.into_iter();
     let body = Reloaded {
         changed: changed

@@ -25,10 +25,10 @@ use codeq_core::view::{ResultRecord, Task};
 /// The outcome of a handler.
 pub type Answer = Result<Response, Problem>;
 /// A request handler.
-pub type Handler = fn(Call) -> BoxFuture<'static, Answer>;
+pub type Handler = fn(RequestContext) -> BoxFuture<'static, Answer>;
 
 /// A request ready to be handled: its caller is authorized and its body has been read.
-pub struct Call {
+pub struct RequestContext {
     /// State shared by all requests.
     pub app: Arc<App>,
     /// The matched route.
@@ -51,7 +51,7 @@ pub struct Call {
     pub share: Share,
 }
 
-impl Call {
+impl RequestContext {
     /// The operations behind this API.
     pub fn service(&self) -> &Service {
         &self.app.service

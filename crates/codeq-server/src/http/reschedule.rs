@@ -5,8 +5,8 @@ use codeq_core::limits::DELAY_MS_MAX;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::call::{Answer, Call};
 use super::enqueue::run_at;
+use super::request_context::{Answer, RequestContext};
 use super::schema::or_blank;
 use super::{json, response};
 use crate::service::permission::MayProduce;
@@ -28,14 +28,14 @@ pub struct ChangeRequest {
     delay_seconds: Option<i64>,
 }
 
-pub async fn change(call: Call) -> Answer {
-    let request: ChangeRequest = json::parse(&call.body)?;
+pub async fn change(context: RequestContext) -> Answer {
+    let request: ChangeRequest = json::parse(&context.body)?;
     let changes = Changes {
         priority: request.priority,
         run_at: run_at(request.run_at.as_deref())?,
         delay_seconds: request.delay_seconds,
     };
-    let caller = MayProduce::of(&call.caller)?;
-    let task = call.service().reschedule(caller, call.path("id"), changes).await?;
-    Ok(response::json(StatusCode::OK, &call.task(&task)))
+    let caller = MayProduce::of(&context.caller)?;
+    let task = context.service().reschedule(caller, context.path("id"), changes).await?;
+    Ok(response::json(StatusCode::OK, &context.task(&task)))
 }

@@ -2,7 +2,7 @@
 
 use codeq_auth::{Role, Scope};
 
-use super::call::Handler;
+use super::request_context::Handler;
 use super::{
     abandon, artifacts, audit, backup, cancel, claim, cleanup, dead_letters, docs, enqueue, events,
     heartbeat, nack, probes, queues, reload, reschedule, submit, subscriptions, tasks, topics,
@@ -104,7 +104,7 @@ macro_rules! routes {
             access: $access,
             body: BodyLimit::$body,
             query: &[$($query),*],
-            handler: |call| Box::pin($handler(call)),
+            handler: |context| Box::pin($handler(context)),
         }),*]
     };
 }
@@ -159,8 +159,8 @@ pub static ROUTES: &[Route] = routes! {
     Delete "/v1/codeq/admin/webhooks/secrets" "deleteWebhookSecrets" Access::Admin, None, webhooks::delete_secrets;
     Get "/v1/codeq/admin/workers" "listWorkers" Access::Admin, None, workers::list, "limit";
     Get "/v1/codeq/admin/audit" "listActions" Access::Admin, None, audit::list, "limit", "after", "allTenants";
-    Post "/v1/codeq/admin/backup" "makeBackup" Access::Operator, Small, backup::make;
-    Post "/v1/codeq/admin/config/reload" "reloadConfig" Access::Operator, Small, reload::reload;
+    Post "/v1/codeq/admin/backup" "makeBackup" Access::Operator, None, backup::make;
+    Post "/v1/codeq/admin/config/reload" "reloadConfig" Access::Operator, None, reload::reload;
     Get "/" "index" Access::Open, None, docs::index;
     Get "/livez" "livez" Access::Open, None, probes::live, "verbose";
     Get "/readyz" "readyz" Access::Open, None, probes::ready, "verbose";
@@ -178,5 +178,5 @@ pub static METRICS_ALONE: Route = Route {
     access: Access::Open,
     body: BodyLimit::None,
     query: &[],
-    handler: |call| Box::pin(probes::metrics_alone(call)),
+    handler: |context| Box::pin(probes::render_metrics(context)),
 };

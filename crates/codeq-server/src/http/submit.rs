@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::call::{Answer, Call};
 use super::fields::unknown_field;
 use super::json::Body;
 use super::problem::ItemProblem;
+use super::request_context::{Answer, RequestContext};
 use super::schema::{endings, without};
 use super::wire::ResultBody;
 use super::{json, response};
@@ -123,28 +123,28 @@ enum Outcome<'a> {
     Refused(ItemProblem<'a>),
 }
 
-pub async fn one(call: Call) -> Answer {
-    let request: Request<'_> = json::parse(&call.body)?;
-    if request.task_id.is_some() && call.body.unknown == UnknownFields::Refuse {
+pub async fn one(context: RequestContext) -> Answer {
+    let request: Request<'_> = json::parse(&context.body)?;
+    if request.task_id.is_some() && context.body.unknown == UnknownFields::Refuse {
         let refused = unknown_field("taskId", &[]);
         return Err(refused
             .detail("unknown field 'taskId': the path already names the task")
             .into());
     }
-    let caller = MaySubmit::of(&call.caller)?;
-    let request = submit_request(&call, request);
-    let record = call.service().submit_and_store(caller, call.path("id"), request).await?;
-    Ok(response::json(StatusCode::OK, &call.result(&record)))
+    let caller = MaySubmit::of(&context.caller)?;
+    let request = submit_request(&context, request);
+    let record = context.service().submit_and_store(caller, context.path("id"), request).await?;
+    Ok(response::json(StatusCode::OK, &context.result(&record)))
 }
 
-pub async fn batch(call: Call) -> Answer {
-    let request: BatchRequest<'_> = json::parse_batch(&call.body)?;
-    call.service().check_batch(request.results.len())?;
+pub async fn batch(context: RequestContext) -> Answer {
+    let request: BatchRequest<'_> = json::parse_batch(&context.body)?;
+    context.service().check_batch(request.results.len())?;
     // An item that cannot be parsed gets its own error. The other items go on.
     let mut requests = Vec::with_capacity(request.results.len());
     let mut refused = Vec::with_capacity(request.results.len());
     for text in &request.results {
-        match item(&call, text) {
+        match item(&context, text) {
             Ok(request) => {
                 requests.push(request);
                 refused.push(None);
@@ -155,7 +155,7 @@ pub async fn batch(call: Call) -> Answer {
     let done = if requests.is_empty() {
         Vec::new()
     } else {
-        call.service().submit_batch(MaySubmit::of(&call.caller)?, requests).await?
+        context.service().submit_batch(MaySubmit::of(&context.caller)?, requests).await?
     };
     let mut done = done.into_iter();
     let outcomes: Vec<(String, Result<ResultRecord, ServiceError>)> = refused
@@ -167,7 +167,7 @@ pub async fn batch(call: Call) -> Answer {
         .collect();
     let results = outcomes.iter().map(|(task_id, outcome)| {
         let outcome = match outcome {
-            Ok(record) => Outcome::Stored { result: call.result(record) },
+            Ok(record) => Outcome::Stored { result: context.result(record) },
             Err(error) => Outcome::Refused(error.into()),
         };
         Item { task_id, outcome }
@@ -176,12 +176,15 @@ pub async fn batch(call: Call) -> Answer {
 }
 
 /// Parses one result of a batch.
-fn item(call: &Call, text: &RawValue) -> Result<(String, SubmitRequest), ServiceError> {
-    let mut request: Request<'_> = json::parse_item(text.get(), call.body.unknown)?;
+fn item(
+    context: &RequestContext,
+    text: &RawValue,
+) -> Result<(String, SubmitRequest), ServiceError> {
+    let mut request: Request<'_> = json::parse_item(text.get(), context.body.unknown)?;
     let task_id = request.task_id.take().ok_or_else(|| {
         ServiceError::invalid_body().field("taskId").detail("taskId is missing or null")
     })?;
-    Ok((task_id, submit_request(call, request)))
+    Ok((task_id, submit_request(context, request)))
 }
 
 /// The task id of an item that is otherwise invalid; empty if it has none.
@@ -195,7 +198,7 @@ fn named_task(text: &RawValue) -> String {
     named.map_or_else(|_| String::new(), |named| named.task_id)
 }
 
-fn submit_request(call: &Call, request: Request<'_>) -> SubmitRequest {
+fn submit_request(context: &RequestContext, request: Request<'_>) -> SubmitRequest {
     let mut flaw = None;
     let result = request.result.map(RawValue::get).filter(|text| *text != "null");
     if result.is_some_and(|text| !text.starts_with('{')) {
@@ -203,10 +206,10 @@ fn submit_request(call: &Call, request: Request<'_>) -> SubmitRequest {
         flaw = Some(ServiceError::new(Code::InvalidResult, text));
     }
     let result = result.map(str::as_bytes);
-    flaw = flaw.or_else(|| call.service().too_long(result?));
+    flaw = flaw.or_else(|| context.service().too_long(result?));
     let mut artifacts = Vec::new();
     for (index, artifact) in request.artifacts.unwrap_or_default().into_iter().enumerate() {
-        match new_artifact(&call.body, index, artifact) {
+        match new_artifact(&context.body, index, artifact) {
             Ok(artifact) => artifacts.push(artifact),
             Err(error) => flaw = flaw.or(Some(error)),
         }
@@ -216,7 +219,7 @@ fn submit_request(call: &Call, request: Request<'_>) -> SubmitRequest {
         result: result.map(Bytes::copy_from_slice),
         error: request.error,
         artifacts,
-        lease: LeaseRef::new(&call.caller, request.worker_id.as_deref(), request.fence),
+        lease: LeaseRef::new(&context.caller, request.worker_id.as_deref(), request.fence),
         flaw,
     }
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use codeq_auth::{GROUP_BYTES_MAX, shown};
+use codeq_auth::{GROUP_BYTES_MAX, display_identity};
 use codeq_core::limits::WEBHOOK_BYTES_MAX;
 use codeq_webhooks::availability::Subscription;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::call::{Answer, Call};
 use super::endpoint::no_content;
+use super::request_context::{Answer, RequestContext};
 use super::schema::URL;
 use super::{json, response};
 use crate::service::permission::MaySubscribe;
@@ -100,8 +100,8 @@ pub struct List<'a> {
     items: Vec<Body<'a>>,
 }
 
-pub async fn create(call: Call) -> Answer {
-    let request: Request = json::parse(&call.body)?;
+pub async fn create(context: RequestContext) -> Answer {
+    let request: Request = json::parse(&context.body)?;
     let request = SubscribeRequest {
         callback_url: request.callback_url,
         event_types: request.event_types.unwrap_or_default(),
@@ -110,54 +110,59 @@ pub async fn create(call: Call) -> Answer {
         group_id: request.group_id,
         min_interval_seconds: request.min_interval_seconds,
     };
-    let done = call.service().subscribe(MaySubscribe::of(&call.caller)?, request).await?;
-    Ok(subscribed(&call, &done))
+    let done = context.service().subscribe(MaySubscribe::of(&context.caller)?, request).await?;
+    Ok(subscribed(&context, &done))
 }
 
-pub async fn heartbeat(call: Call) -> Answer {
-    let Renewal { ttl_seconds } = json::parse_or_default(&call.body)?;
-    let done = call
+pub async fn heartbeat(context: RequestContext) -> Answer {
+    let Renewal { ttl_seconds } = json::parse_or_default(&context.body)?;
+    let done = context
         .service()
-        .renew_subscription(MaySubscribe::of(&call.caller)?, call.path("subscription"), ttl_seconds)
+        .renew_subscription(
+            MaySubscribe::of(&context.caller)?,
+            context.path("subscription"),
+            ttl_seconds,
+        )
         .await?;
-    Ok(subscribed(&call, &done))
+    Ok(subscribed(&context, &done))
 }
 
-pub async fn list(call: Call) -> Answer {
-    let found = call.service().subscriptions(&call.caller).await?;
-    let items = found.iter().map(|one| body(&call, one)).collect();
+pub async fn list(context: RequestContext) -> Answer {
+    let found = context.service().subscriptions(&context.caller).await?;
+    let items = found.iter().map(|one| body(&context, one)).collect();
     Ok(response::json(StatusCode::OK, &List { items }))
 }
 
-pub async fn get(call: Call) -> Answer {
-    let found = call.service().subscription(&call.caller, call.path("subscription")).await?;
-    Ok(response::json(StatusCode::OK, &body(&call, &found)))
+pub async fn get(context: RequestContext) -> Answer {
+    let found =
+        context.service().subscription(&context.caller, context.path("subscription")).await?;
+    Ok(response::json(StatusCode::OK, &body(&context, &found)))
 }
 
-pub async fn delete(call: Call) -> Answer {
-    call.service().unsubscribe(&call.caller, call.path("subscription")).await?;
+pub async fn delete(context: RequestContext) -> Answer {
+    context.service().unsubscribe(&context.caller, context.path("subscription")).await?;
     Ok(no_content())
 }
 
-fn subscribed(call: &Call, subscription: &Subscription) -> axum::response::Response {
-    let expires_at = call.date_of(subscription.expires_at);
+fn subscribed(context: &RequestContext, subscription: &Subscription) -> axum::response::Response {
+    let expires_at = context.date_of(subscription.expires_at);
     let body = Subscribed { subscription_id: &subscription.id, expires_at };
     response::json(StatusCode::OK, &body)
 }
 
-fn body<'a>(call: &Call, subscription: &'a Subscription) -> Body<'a> {
+fn body<'a>(context: &RequestContext, subscription: &'a Subscription) -> Body<'a> {
     let spec = &subscription.spec;
     let names = spec.event_types.as_ref();
     Body {
         subscription_id: &subscription.id,
-        worker_id: shown(&spec.owner).into_owned(),
+        worker_id: display_identity(&spec.owner).into_owned(),
         callback_url: &spec.callback_url,
         event_types: names.map_or(vec!["*"], |names| names.iter().map(|name| &**name).collect()),
         delivery_mode: spec.mode.name(),
         group_id: spec.group.as_deref(),
         min_interval_seconds: spec.min_interval_seconds,
         ttl_seconds: spec.ttl_seconds,
-        created_at: call.times().timestamp(subscription.created_at),
-        expires_at: call.date_of(subscription.expires_at),
+        created_at: context.times().timestamp(subscription.created_at),
+        expires_at: context.date_of(subscription.expires_at),
     }
 }

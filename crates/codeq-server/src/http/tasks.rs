@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use axum::http::StatusCode;
-use codeq_auth::shown;
+use codeq_auth::display_identity;
 use codeq_core::history::Entry;
 use codeq_core::limits::{LIST_BYTES_MAX, LIST_MAX};
 use codeq_core::place::{Status, TaskState};
@@ -11,7 +11,7 @@ use codeq_core::read::ListQuery;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::call::{Answer, Call};
+use super::request_context::{Answer, RequestContext};
 use super::response;
 use super::schema::{events, places, statuses};
 use super::wire::{ResultBody, TaskBody, is_zero};
@@ -82,57 +82,61 @@ struct EntryBody<'a> {
     why: Option<&'a str>,
 }
 
-pub async fn get(call: Call) -> Answer {
-    let task = call.service().task(&call.caller, call.path("id")).await?;
-    Ok(response::json(StatusCode::OK, &call.task(&task)))
+pub async fn get(context: RequestContext) -> Answer {
+    let task = context.service().task(&context.caller, context.path("id")).await?;
+    Ok(response::json(StatusCode::OK, &context.task(&task)))
 }
 
-pub async fn result(call: Call) -> Answer {
+pub async fn result(context: RequestContext) -> Answer {
     // An invalid or negative number counts as no wait: the original codeQ's clients rely on it.
-    let wait = call.param("waitSeconds").and_then(|text| text.parse().ok()).unwrap_or(0);
-    let found = call.service().result(&call.caller, call.path("id"), wait);
-    let (task, record) = if wait == 0 { found.await? } else { call.wait(found).await? };
-    let body = Finished { task: call.task(&task), result: call.result(&record) };
+    let wait = context.param("waitSeconds").and_then(|text| text.parse().ok()).unwrap_or(0);
+    let found = context.service().result(&context.caller, context.path("id"), wait);
+    let (task, record) = if wait == 0 { found.await? } else { context.wait(found).await? };
+    let body = Finished { task: context.task(&task), result: context.result(&record) };
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub async fn history(call: Call) -> Answer {
-    let history = call.service().history(&call.caller, call.path("id")).await?;
+pub async fn history(context: RequestContext) -> Answer {
+    let history = context.service().history(&context.caller, context.path("id")).await?;
     let entries = history.entries();
     let before = std::iter::once(None).chain(entries.iter().map(|entry| Some(entry.to.location())));
     // If entries were dropped after the first, the second entry's `from` is unknown.
     let gap = if history.dropped() > 0 { 1 } else { 0 };
     let items = entries.iter().zip(before).enumerate().map(|(index, (entry, from))| {
         let from = from.filter(|_| gap == 0 || index != gap);
-        entry_body(&call, entry, from)
+        entry_body(&context, entry, from)
     });
     let body = HistoryBody {
-        task_id: call.path("id"),
+        task_id: context.path("id"),
         items: items.collect(),
         dropped: history.dropped(),
     };
     Ok(response::json(StatusCode::OK, &body))
 }
 
-fn entry_body<'a>(call: &Call, entry: &'a Entry, from: Option<&'static str>) -> EntryBody<'a> {
+fn entry_body<'a>(
+    context: &RequestContext,
+    entry: &'a Entry,
+    from: Option<&'static str>,
+) -> EntryBody<'a> {
     EntryBody {
-        at: call.times().timestamp(entry.at),
+        at: context.times().timestamp(entry.at),
         event: entry.event.as_str(),
         from,
         to: entry.to.location(),
         status: entry.to.status().as_str(),
-        who: entry.who.as_deref().map(shown),
+        who: entry.who.as_deref().map(display_identity),
         why: entry.why.as_deref(),
     }
 }
 
-pub async fn list(call: Call) -> Answer {
+pub async fn list(context: RequestContext) -> Answer {
     let mut query = ListQuery {
-        command: call.param("command").map(|text| text.as_ref().into()),
-        limit: page_limit(&call)?,
+        command: context.param("command").map(|text| text.as_ref().into()),
+        limit: page_limit(&context)?,
         ..ListQuery::default()
     };
-    if let Some(text) = call.param("status") {
+    if let Some(text) = context.param("status") {
         let unknown = || {
             let text = "invalid 'status' (PENDING, IN_PROGRESS, COMPLETED or FAILED)";
             ServiceError::new(Code::InvalidParameter, text).field("status")
@@ -140,7 +144,7 @@ pub async fn list(call: Call) -> Answer {
         let known = |status: &Status| status.as_str().eq_ignore_ascii_case(&text);
         query.status = Some(Status::ALL.into_iter().find(known).ok_or_else(unknown)?);
     }
-    if let Some(text) = call.param("state") {
+    if let Some(text) = context.param("state") {
         let unknown = || {
             let states = TaskState::ALL.map(TaskState::as_str).join(", ");
             let text = format!("invalid 'state' ({states})");
@@ -149,27 +153,27 @@ pub async fn list(call: Call) -> Answer {
         let known = |state: &TaskState| state.as_str().eq_ignore_ascii_case(&text);
         query.state = Some(TaskState::ALL.into_iter().find(known).ok_or_else(unknown)?);
     }
-    page(call, query).await
+    page(context, query).await
 }
 
 /// Answers one page of the list in `query`, with the request's `filter` and `cursor` applied.
-pub async fn page(call: Call, mut query: ListQuery) -> Answer {
-    if let Some(text) = call.param("filter") {
+pub async fn page(context: RequestContext, mut query: ListQuery) -> Answer {
+    if let Some(text) = context.param("filter") {
         filter::apply(&text, &mut query)?;
     }
     // Reserve memory before reading: many concurrent lists would otherwise load all their tasks at
     // once.
-    let _page = call.hold(LIST_BYTES_MAX.max(call.service().payload_max())).await?;
-    let cursor = call.param("cursor");
+    let _page = context.hold(LIST_BYTES_MAX.max(context.service().payload_max())).await?;
+    let cursor = context.param("cursor");
     let TaskPage { items, next } =
-        call.service().list(&call.caller, query, cursor.as_deref()).await?;
-    let items = items.iter().map(|task| call.task(task)).collect();
+        context.service().list(&context.caller, query, cursor.as_deref()).await?;
+    let items = items.iter().map(|task| context.task(task)).collect();
     Ok(response::json(StatusCode::OK, &Page { items, next_cursor: next.as_deref() }))
 }
 
 /// The page size from the request.
-pub fn page_limit(call: &Call) -> Result<usize, ServiceError> {
-    match call.number("limit")? {
+pub fn page_limit(context: &RequestContext) -> Result<usize, ServiceError> {
+    match context.number("limit")? {
         None => Ok(PAGE_DEFAULT),
         Some(limit) if (1..=LIST_MAX as u64).contains(&limit) => Ok(limit as usize),
         Some(_) => {

@@ -10,8 +10,8 @@ use codeq_core::topic::{Policy, Topic};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::call::{Answer, Call};
 use super::endpoint::no_content;
+use super::request_context::{Answer, RequestContext};
 use super::schema::LABEL;
 use super::{json, response};
 use crate::service::permission::MayAdminister;
@@ -104,32 +104,33 @@ pub struct TopicList<'a> {
     items: Vec<TopicBody<'a>>,
 }
 
-pub async fn list(call: Call) -> Answer {
-    let topics = call.service().topics(MayAdminister::of(&call.caller)?).await?;
-    let items = topics.iter().map(|(name, topic)| body(&call, name, topic)).collect();
+pub async fn list(context: RequestContext) -> Answer {
+    let topics = context.service().topics(MayAdminister::of(&context.caller)?).await?;
+    let items = topics.iter().map(|(name, topic)| body(&context, name, topic)).collect();
     Ok(response::json(StatusCode::OK, &TopicList { items }))
 }
 
-pub async fn put(call: Call) -> Answer {
-    let policy = policy(json::parse(&call.body)?)?;
-    let caller = MayAdminister::of(&call.caller)?;
-    let done = call.service().put_topic(caller, call.path("name"), policy).await?;
+pub async fn put(context: RequestContext) -> Answer {
+    let policy = policy(json::parse(&context.body)?)?;
+    let caller = MayAdminister::of(&context.caller)?;
+    let done = context.service().put_topic(caller, context.path("name"), policy).await?;
     let status = if done.created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(response::json(status, &body(&call, call.path("name"), &done.topic)))
+    Ok(response::json(status, &body(&context, context.path("name"), &done.topic)))
 }
 
-pub async fn get(call: Call) -> Answer {
-    let topic = call.service().topic(MayAdminister::of(&call.caller)?, call.path("name")).await?;
-    Ok(response::json(StatusCode::OK, &body(&call, call.path("name"), &topic)))
+pub async fn get(context: RequestContext) -> Answer {
+    let topic =
+        context.service().topic(MayAdminister::of(&context.caller)?, context.path("name")).await?;
+    Ok(response::json(StatusCode::OK, &body(&context, context.path("name"), &topic)))
 }
 
-pub async fn delete(call: Call) -> Answer {
-    if call.param("deletionPolicy").as_deref() != Some("Delete") {
+pub async fn delete(context: RequestContext) -> Answer {
+    if context.param("deletionPolicy").as_deref() != Some("Delete") {
         let text = "deletionPolicy=Delete required";
         return Err(ServiceError::new(Code::InvalidParameter, text).field("deletionPolicy").into());
     }
-    let caller = MayAdminister::of(&call.caller)?;
-    call.service().delete_topic(caller, call.path("name")).await?;
+    let caller = MayAdminister::of(&context.caller)?;
+    context.service().delete_topic(caller, context.path("name")).await?;
     Ok(no_content())
 }
 
@@ -169,10 +170,10 @@ fn bad(field: &'static str) -> ServiceError {
     Rejection::InvalidTopic { field: field.into() }.into()
 }
 
-fn body<'a>(call: &'a Call, name: &'a str, topic: &'a Topic) -> TopicBody<'a> {
+fn body<'a>(context: &'a RequestContext, name: &'a str, topic: &'a Topic) -> TopicBody<'a> {
     TopicBody {
-        topic_id: format!("{}.{name}", call.caller.tenant),
-        tenant_id: &call.caller.tenant,
+        topic_id: format!("{}.{name}", context.caller.tenant),
+        tenant_id: &context.caller.tenant,
         topic_name: name,
         policy: PolicyBody {
             priority_tiers: &topic.policy.priority_tiers,
@@ -184,7 +185,7 @@ fn body<'a>(call: &'a Call, name: &'a str, topic: &'a Topic) -> TopicBody<'a> {
             max_run_seconds: topic.policy.max_run / 1_000,
         },
         version: topic.version,
-        created_at: call.times().timestamp(topic.created_at),
-        updated_at: call.times().timestamp(topic.updated_at),
+        created_at: context.times().timestamp(topic.created_at),
+        updated_at: context.times().timestamp(topic.updated_at),
     }
 }

@@ -8,8 +8,8 @@ use codeq_webhooks::secrets::StoredSecret;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::call::{Answer, Call};
 use super::endpoint::no_content;
+use super::request_context::{Answer, RequestContext};
 use super::schema::endings;
 use super::wire::is_zero;
 use super::{json, response};
@@ -152,8 +152,8 @@ pub struct RotatedBody<'a> {
     previous_expires_at: Option<Timestamp>,
 }
 
-pub async fn deliveries(call: Call) -> Answer {
-    let failed = match call.param("status").as_deref() {
+pub async fn deliveries(context: RequestContext) -> Answer {
+    let failed = match context.param("status").as_deref() {
         None => None,
         Some("failed") => Some(true),
         Some("pending") => Some(false),
@@ -162,58 +162,58 @@ pub async fn deliveries(call: Call) -> Answer {
             return Err(ServiceError::new(Code::InvalidParameter, text).field("status").into());
         }
     };
-    let (limit, cursor) = (call.number("limit")?, call.param("cursor"));
-    let caller = MayAdminister::of(&call.caller)?;
-    let page = call.service().deliveries(caller, failed, limit, cursor.as_deref()).await?;
-    let items = page.items.iter().map(|item| delivery(&call, item)).collect();
+    let (limit, cursor) = (context.number("limit")?, context.param("cursor"));
+    let caller = MayAdminister::of(&context.caller)?;
+    let page = context.service().deliveries(caller, failed, limit, cursor.as_deref()).await?;
+    let items = page.items.iter().map(|item| delivery(&context, item)).collect();
     Ok(response::json(StatusCode::OK, &Page { items, next_cursor: page.next.as_deref() }))
 }
 
-pub async fn resend(call: Call) -> Answer {
-    call.service().resend(MayAdminister::of(&call.caller)?, call.path("id")).await?;
-    let body = ResentOne { id: call.path("id"), status: "pending" };
+pub async fn resend(context: RequestContext) -> Answer {
+    context.service().resend(MayAdminister::of(&context.caller)?, context.path("id")).await?;
+    let body = ResentOne { id: context.path("id"), status: "pending" };
     Ok(response::json(StatusCode::ACCEPTED, &body))
 }
 
-pub async fn resend_failed(call: Call) -> Answer {
-    let request: ResendRequest = json::parse_or_default(&call.body)?;
+pub async fn resend_failed(context: RequestContext) -> Answer {
+    let request: ResendRequest = json::parse_or_default(&context.body)?;
     let cursor = request.cursor.as_deref();
-    let caller = MayAdminister::of(&call.caller)?;
-    let done = call.service().resend_failed(caller, request.limit, cursor).await?;
+    let caller = MayAdminister::of(&context.caller)?;
+    let done = context.service().resend_failed(caller, request.limit, cursor).await?;
     let body = ResentBody { resent: done.resent, next_cursor: done.next.as_deref() };
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub async fn secrets(call: Call) -> Answer {
-    let list = call.service().webhook_secrets(MayAdminister::of(&call.caller)?).await?;
+pub async fn secrets(context: RequestContext) -> Answer {
+    let list = context.service().webhook_secrets(MayAdminister::of(&context.caller)?).await?;
     let source = match list.source {
         SecretSource::Api => "api",
         SecretSource::Setting => "setting",
         SecretSource::None => "none",
     };
-    let secrets = list.secrets.iter().map(|secret| secret_body(&call, secret)).collect();
+    let secrets = list.secrets.iter().map(|secret| secret_body(&context, secret)).collect();
     Ok(response::json(StatusCode::OK, &SecretsBody { source, secrets }))
 }
 
-pub async fn rotate(call: Call) -> Answer {
-    let request: RotateRequest = json::parse_or_default(&call.body)?;
+pub async fn rotate(context: RequestContext) -> Answer {
+    let request: RotateRequest = json::parse_or_default(&context.body)?;
     let (given, overlap) = (request.secret.as_deref(), request.overlap_seconds);
-    let caller = MayAdminister::of(&call.caller)?;
-    let made = call.service().rotate_webhook_secret(caller, given, overlap).await?;
+    let caller = MayAdminister::of(&context.caller)?;
+    let made = context.service().rotate_webhook_secret(caller, given, overlap).await?;
     let body = RotatedBody {
         secret: made.secret.reveal(),
-        created_at: call.times().timestamp(made.created_at),
-        previous_expires_at: made.previous_until.map(|at| call.date_of(at)),
+        created_at: context.times().timestamp(made.created_at),
+        previous_expires_at: made.previous_until.map(|at| context.date_of(at)),
     };
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub async fn delete_secrets(call: Call) -> Answer {
-    call.service().delete_webhook_secrets(MayAdminister::of(&call.caller)?).await?;
+pub async fn delete_secrets(context: RequestContext) -> Answer {
+    context.service().delete_webhook_secrets(MayAdminister::of(&context.caller)?).await?;
     Ok(no_content())
 }
 
-fn delivery<'a>(call: &Call, item: &'a PendingCallback) -> DeliveryBody<'a> {
+fn delivery<'a>(context: &RequestContext, item: &'a PendingCallback) -> DeliveryBody<'a> {
     let outbox = &item.outbox;
     DeliveryBody {
         id: item.task.id.to_string(),
@@ -223,16 +223,16 @@ fn delivery<'a>(call: &Call, item: &'a PendingCallback) -> DeliveryBody<'a> {
         task_status: item.result.status.as_str(),
         status: if outbox.next_at.is_some() { "pending" } else { "failed" },
         attempts: outbox.attempts,
-        next_attempt_at: outbox.next_at.map(|at| call.date_of(at)),
+        next_attempt_at: outbox.next_at.map(|at| context.date_of(at)),
         last_status: outbox.last_status,
         last_error: outbox.last_error.as_deref(),
-        completed_at: call.times().timestamp(item.result.completed_at),
+        completed_at: context.times().timestamp(item.result.completed_at),
     }
 }
 
-fn secret_body(call: &Call, secret: &StoredSecret) -> SecretBody {
+fn secret_body(context: &RequestContext, secret: &StoredSecret) -> SecretBody {
     SecretBody {
-        created_at: secret.created_at.map(|at| call.times().timestamp(at)),
-        expires_at: secret.until.map(|at| call.date_of(at)),
+        created_at: secret.created_at.map(|at| context.times().timestamp(at)),
+        expires_at: secret.until.map(|at| context.date_of(at)),
     }
 }

@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 
 use axum::http::StatusCode;
-use codeq_auth::shown;
+use codeq_auth::display_identity;
 use codeq_core::command::Millis;
 use codeq_core::history::Entry;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::call::{Answer, Call};
 use super::queues::QueueBody;
+use super::request_context::{Answer, RequestContext};
 use super::response;
 use super::schema::{events, places, statuses};
 use crate::service::permission::MayAdminister;
@@ -170,9 +170,9 @@ struct FailureBody<'a> {
     why: Option<&'a str>,
 }
 
-pub async fn task(call: Call) -> Answer {
-    let why = call.service().explain_task(&call.caller, call.path("id")).await?;
-    let reasons = bodies(&call, &why.reasons);
+pub async fn task(context: RequestContext) -> Answer {
+    let why = context.service().explain_task(&context.caller, context.path("id")).await?;
+    let reasons = bodies(&context, &why.reasons);
     let status = why.task.place.status().as_str();
     let body = TaskWhyBody {
         task_id: why.task.id.to_string(),
@@ -185,10 +185,10 @@ pub async fn task(call: Call) -> Answer {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-pub async fn queue(call: Call) -> Answer {
-    let (caller, command) = (MayAdminister::of(&call.caller)?, call.path("command"));
-    let why = call.service().explain_queue(caller, command).await?;
-    let reasons = bodies(&call, &why.reasons);
+pub async fn queue(context: RequestContext) -> Answer {
+    let (caller, command) = (MayAdminister::of(&context.caller)?, context.path("command"));
+    let why = context.service().explain_queue(caller, command).await?;
+    let reasons = bodies(&context, &why.reasons);
     let body = QueueWhyBody {
         queue: QueueBody::new(command, &why.counts, why.paused),
         summary: summary(&reasons),
@@ -197,8 +197,8 @@ pub async fn queue(call: Call) -> Answer {
     Ok(response::json(StatusCode::OK, &body))
 }
 
-fn bodies<'a>(call: &Call, reasons: &'a [Reason]) -> Vec<ReasonBody<'a>> {
-    let words = Words { call, now: call.service().now().wall };
+fn bodies<'a>(context: &RequestContext, reasons: &'a [Reason]) -> Vec<ReasonBody<'a>> {
+    let words = Words { context, now: context.service().now().wall };
     reasons.iter().map(|reason| words.body(reason)).collect()
 }
 
@@ -208,17 +208,17 @@ fn summary(reasons: &[ReasonBody<'_>]) -> String {
 }
 
 struct Words<'c> {
-    call: &'c Call,
+    context: &'c RequestContext,
     now: Millis,
 }
 
 impl Words<'_> {
     fn date(&self, at: Millis) -> String {
-        self.call.times().text(at)
+        self.context.times().text(at)
     }
 
     fn stamp(&self, at: Millis) -> Timestamp {
-        self.call.times().timestamp(at)
+        self.context.times().timestamp(at)
     }
 
     /// A time to come, with how far away it is.
@@ -235,7 +235,7 @@ impl Words<'_> {
         match reason {
             Reason::Paused(None) => of("queue_paused", "the queue is paused".to_owned()),
             Reason::Paused(Some(paused)) => {
-                let (since, by) = (self.date(paused.at), shown(&paused.by));
+                let (since, by) = (self.date(paused.at), display_identity(&paused.by));
                 let text = format!("{by} paused the queue at {since}");
                 ReasonBody {
                     since: Some(self.stamp(paused.at)),
@@ -331,7 +331,7 @@ impl Words<'_> {
                 }
             }
             Reason::Leased { worker, until, heartbeat, run_until } => {
-                let (worker, heard) = (shown(worker), self.ago(*heartbeat));
+                let (worker, heard) = (display_identity(worker), self.ago(*heartbeat));
                 let when = self.until(*until);
                 let limit = run_until.map_or(String::new(), |at| {
                     format!("; it may run until {} at most", self.until(at))
@@ -357,7 +357,7 @@ impl Words<'_> {
                 ..of("completed", format!("it completed at {}", self.date(*at)))
             },
             Reason::Failed { at, by, error } => {
-                let by = by.as_deref().map(shown);
+                let by = by.as_deref().map(display_identity);
                 let who = by.as_deref().unwrap_or("its worker");
                 let what = error.as_deref().unwrap_or("no error given");
                 ReasonBody {
@@ -368,7 +368,7 @@ impl Words<'_> {
                 .by(by)
             }
             Reason::Cancelled { at, by } => {
-                let by = by.as_deref().map(shown);
+                let by = by.as_deref().map(display_identity);
                 let who = by.as_deref().map_or(String::new(), |by| format!(" by {by}"));
                 let text = format!("it was cancelled{who} at {}", self.date(*at));
                 ReasonBody { at: Some(self.stamp(*at)), ..of("cancelled", text) }.by(by)
@@ -424,7 +424,7 @@ impl Words<'_> {
         FailureBody {
             at: self.stamp(entry.at),
             event: entry.event.as_str(),
-            who: entry.who.as_deref().map(shown),
+            who: entry.who.as_deref().map(display_identity),
             why: entry.why.as_deref(),
         }
     }

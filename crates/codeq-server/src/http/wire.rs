@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use codeq_auth::shown;
+use codeq_auth::display_identity;
 use codeq_core::limits::{ATTEMPTS_MAX, MAX_RUN_MS_MAX, PRIORITY_MAX};
 use codeq_core::place::Place;
 use codeq_core::view::{ResultRecord, Task};
@@ -111,7 +111,7 @@ impl<'a> TaskBody<'a> {
             trace_state: task.trace_state.as_deref(),
             status: task.place.status().as_str(),
             last_known_location: task.place.location(),
-            worker_id: task.worker.as_deref().map(shown),
+            worker_id: task.worker.as_deref().map(display_identity),
             lease_until: task.lease_until.map(|at| times.timestamp(at)),
             run_until: task.run_until.map(|at| times.timestamp(at)),
             fence: running.then_some(task.fence.0),

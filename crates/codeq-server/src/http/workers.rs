@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 
 use axum::http::StatusCode;
-use codeq_auth::shown;
+use codeq_auth::display_identity;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::call::{Answer, Call};
+use super::request_context::{Answer, RequestContext};
 use super::response;
 use super::tasks::page_limit;
 use crate::service::permission::MayAdminister;
@@ -57,29 +57,29 @@ struct WorkerBody<'a> {
     last_error_at: Option<Timestamp>,
 }
 
-pub async fn list(call: Call) -> Answer {
-    let limit = page_limit(&call)?;
-    let found = call.service().workers(MayAdminister::of(&call.caller)?, limit).await?;
-    let items = found.items.iter().map(|worker| body(&call, worker)).collect();
+pub async fn list(context: RequestContext) -> Answer {
+    let limit = page_limit(&context)?;
+    let found = context.service().workers(MayAdminister::of(&context.caller)?, limit).await?;
+    let items = found.items.iter().map(|worker| body(&context, worker)).collect();
     let list = WorkerList { items, total: found.total, tasks_held_exact: found.exact };
     Ok(response::json(StatusCode::OK, &list))
 }
 
-fn body<'a>(call: &Call, worker: &'a WorkerView) -> WorkerBody<'a> {
+fn body<'a>(context: &RequestContext, worker: &'a WorkerView) -> WorkerBody<'a> {
     let WorkerView { seen, held } = worker;
     let more = seen.named.count.saturating_sub(seen.named.queues.len());
     let (last_error_at, last_error) =
         seen.last_error.as_ref().map(|(at, text)| (*at, &**text)).unzip();
     WorkerBody {
-        worker_id: shown(&seen.id),
+        worker_id: display_identity(&seen.id),
         queues: seen.named.queues.iter().map(|name| &**name).collect(),
         more_queues: (more > 0).then_some(more),
         all_queues: seen.last_claim.is_some() && seen.named.count == 0,
         streams: seen.streams,
         slots: seen.slots,
         tasks_held: *held,
-        last_claim_at: seen.last_claim.map(|at| call.date_of(at)),
+        last_claim_at: seen.last_claim.map(|at| context.date_of(at)),
         last_error,
-        last_error_at: last_error_at.map(|at| call.date_of(at)),
+        last_error_at: last_error_at.map(|at| context.date_of(at)),
     }
 }

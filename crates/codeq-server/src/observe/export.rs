@@ -27,13 +27,14 @@ const EXPORT_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The tracer provider, or `None` if no collector is configured.
 pub fn provider(config: &TracingConfig) -> Result<Option<SdkTracerProvider>, String> {
-    let Some(endpoint) = &config.otlp_endpoint else {
+    let url = config.traces_url().map_err(|why| format!("tracing.otlpEndpoint {why}"))?;
+    let Some(url) = url else {
         return Ok(None);
     };
     if !(0.0..=1.0).contains(&config.sample_ratio) {
         return Err("tracing.sampleRatio must be from 0 to 1".to_owned());
     }
-    let exporter = Exporter::new(&traces_url(endpoint)?)?;
+    let exporter = Exporter::new(&url)?;
     let batches = BatchConfigBuilder::default()
         .with_max_queue_size(QUEUE_MAX)
         .with_max_export_batch_size(BATCH_MAX)
@@ -47,27 +48,6 @@ pub fn provider(config: &TracingConfig) -> Result<Option<SdkTracerProvider>, Str
     let sampler = Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(config.sample_ratio)));
     let builder = SdkTracerProvider::builder().with_span_processor(processor);
     Ok(Some(builder.with_sampler(sampler).with_resource(resource).build()))
-}
-
-/// The collector's URL with the path that the specification appends. Put credentials in
-/// `OTEL_EXPORTER_OTLP_HEADERS`: a URL can show up in error messages.
-fn traces_url(endpoint: &str) -> Result<Url, String> {
-    let bad = |why: &str| format!("tracing.otlpEndpoint {why}");
-    let mut url = Url::parse(endpoint).map_err(|error| bad(&format!("is not a URL: {error}")))?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err(bad("must be http or https"));
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err(bad("must not hold credentials"));
-    }
-    if url.query().is_some() || url.fragment().is_some() {
-        return Err(bad("must not have a query or a fragment"));
-    }
-    url.path_segments_mut()
-        .map_err(|()| bad("cannot have a path"))?
-        .pop_if_empty()
-        .extend(["v1", "traces"]);
-    Ok(url)
 }
 
 /// The OTLP exporter with its own runtime: batches are sent from a thread without one, and must
@@ -148,34 +128,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn appends_the_path() {
-        for (endpoint, url) in [
-            ("http://localhost:4318", "http://localhost:4318/v1/traces"),
-            ("http://localhost:4318/", "http://localhost:4318/v1/traces"),
-            ("https://c.example/otlp/", "https://c.example/otlp/v1/traces"),
-        ] {
-            assert_eq!(traces_url(endpoint).unwrap().as_str(), url);
-        }
-    }
-
-    #[test]
-    fn refuses_bad_urls_without_repeating_secrets() {
-        for bad in [
-            "localhost:4318",
-            "ftp://x",
-            "",
-            "http://user:secret@x",
-            "http://x/?token=secret",
-            "http://x/#secret",
-        ] {
-            let error = traces_url(bad).unwrap_err();
+    fn bad_settings_are_refused_without_repeating_secrets() {
+        let with = |endpoint: &str, sample_ratio| {
+            let otlp_endpoint = Some(endpoint.to_owned());
+            provider(&TracingConfig { otlp_endpoint, sample_ratio, ..TracingConfig::default() })
+        };
+        for bad in ["http://user:secret@x", "http://x/?token=secret", "http://x/#secret"] {
+            let error = with(bad, 1.0).unwrap_err();
             assert!(!error.contains("secret"), "{error}");
         }
-        let config = TracingConfig {
-            otlp_endpoint: Some("http://127.0.0.1:1".to_owned()),
-            sample_ratio: f64::NAN,
-            ..TracingConfig::default()
-        };
-        assert!(provider(&config).is_err());
+        assert!(with("http://127.0.0.1:1", f64::NAN).is_err());
     }
 }

@@ -22,7 +22,7 @@ pub const TENANTS_MAX: usize = 50;
 pub enum Refused {
     /// An event stream.
     EventStream,
-    /// A claim that would wait.
+    /// A claim, or a client that asks for a result, that would wait.
     WaitingClaim,
     /// A notification to a subscriber.
     Notification,

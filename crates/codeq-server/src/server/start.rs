@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::listeners::{Listeners, limits};
 use super::observers::Observers;
 use super::{OpenEngine, Server, StartError, background};
-use crate::app::{App, Reloader, Reloading, RequestOptions, budget};
+use crate::app::{App, ReloadInputs, ReloadState, RequestOptions, budget};
 use crate::artifacts::Artifacts;
 use crate::backup;
 use crate::config::Config;
@@ -29,7 +29,7 @@ impl Server {
     pub(super) async fn launch(
         config: Config,
         resolve: Arc<dyn Resolve>,
-        reloading: Reloading,
+        inputs: ReloadInputs,
         open_engine: OpenEngine,
     ) -> Result<Server, StartError> {
         let start = Instant::now();
@@ -66,7 +66,7 @@ impl Server {
             net: Arc::new(NetStats::default()),
             times,
             request_options: RequestOptions::new(&config),
-            reloader: Reloader::new(reloading, tls.clone(), config.clone()),
+            reload_state: ReloadState::new(inputs, tls.clone(), config.clone()),
         });
 
         let descriptors = descriptors(&app, &config);
@@ -137,7 +137,7 @@ async fn open(
     }
     for shard in ShardId::all(engine.shards()) {
         let next = engine.read(shard, |reader| Ok(reader.state.meta().transitions)).await;
-        observers.events.resume(shard, next.map_err(OpenError::from)?);
+        observers.events.start_at(shard, next.map_err(OpenError::from)?);
     }
     observers.events.limit_to(engine.shards());
     Ok(engine)

@@ -100,7 +100,9 @@ async fn store(
         }
         Ok(_) => Err(ServiceError::unexpected()),
         // The task may or may not have finished. If it did not, the sweep removes the uploads.
-        Err(error @ (EngineError::Failed(_) | EngineError::Closed)) => Err(error.into()),
+        Err(error @ (EngineError::Failed(_) | EngineError::Closed | EngineError::Unknown)) => {
+            Err(error.into())
+        }
         Err(error) => {
             artifacts.discard(&prepared).await;
             Err(error.into())
@@ -135,4 +137,105 @@ pub(crate) fn invalid(why: &str) -> ServiceError {
 
 fn unavailable(code: Code, error: &'static str) -> ServiceError {
     ServiceError::new(code, error).retry_after(STORE_RETRY_SECONDS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use bytes::Bytes;
+    use codeq_core::command::{Millis, Outcome};
+    use codeq_core::id::TaskId;
+    use codeq_core::keys::Seq;
+    use codeq_core::moment::Moment;
+    use codeq_core::place::Status;
+    use codeq_disk::{RealDisk, SharedDisk};
+    use codeq_engine::Options;
+    use codeq_engine::driver::{CatchingUp, Driver};
+    use codeq_engine::recover::OpenedDir;
+    use codeq_engine::replica::Replica;
+    use tokio::sync::Notify;
+
+    use super::*;
+    use crate::artifacts::content::Content;
+    use crate::artifacts::upload::Source;
+    use crate::config::{Config, Durability};
+    use crate::observe::Metrics;
+
+    const NOW: Millis = 1_000;
+
+    struct Idle;
+
+    impl Driver for Idle {
+        fn now(&self) -> Moment {
+            Moment::agreed(NOW)
+        }
+
+        fn catch_up(&self) -> Option<CatchingUp<'_>> {
+            None
+        }
+
+        fn shutdown(&self) {}
+    }
+
+    /// An engine that answers every call with this error.
+    fn refusing(dir: &Path, error: EngineError) -> Engine {
+        let disk: SharedDisk = Arc::new(RealDisk);
+        let options = Options { shards: Some(1), ..Options::default() };
+        let opened = OpenedDir::open(&disk, dir, &options, 1).unwrap();
+        let arrived = Arc::new(Notify::new());
+        let mut replica = Replica::new(opened.shards, 0, &options, &arrived);
+        let engine = replica.engine(Box::new(Idle), (disk, options, 1), |_| ()).unwrap();
+        tokio::spawn(async move {
+            loop {
+                arrived.notified().await;
+                replica.refuse(&error);
+            }
+        });
+        engine
+    }
+
+    /// Whether the content of a submit is still stored after the engine answered with this error.
+    async fn is_kept(error: EngineError) -> bool {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = dir.path().join("data");
+        let engine = refusing(&data_dir, error);
+        let config = Config { data_dir, durability: Durability::Os, ..Config::default() };
+        let artifacts = Artifacts::open(&config, "http://h".to_owned(), Metrics::new()).unwrap();
+        let (artifacts, id) = (Arc::new(artifacts), TaskId::new(Seq(1), 1));
+        let content = Content::new(Bytes::from_static(b"aGVsbG8="));
+        let source = Source::Content { content, content_type: None };
+        let sent = vec![NewArtifact { name: "a".into(), source }];
+        let prepared = artifacts.prepare(id, sent).await.unwrap();
+        let submit = Submit {
+            tenant: "t".into(),
+            id,
+            worker: "w".into(),
+            outcome: Outcome::Completed(Bytes::from_static(b"{}")),
+            artifacts: prepared.artifacts.clone(),
+        };
+        let record = ResultRecord {
+            id,
+            status: Status::Completed,
+            result: None,
+            error: None,
+            artifacts: prepared.artifacts.clone(),
+            completed_at: NOW,
+        };
+        let (lease, one) = (LeaseRef::default(), Semaphore::new(1));
+        let done = store(&artifacts, &engine, submit, lease, prepared, &one).await;
+        assert!(done.is_err(), "{done:?}");
+        artifacts.download(&record, "a").await.unwrap().is_some()
+    }
+
+    #[tokio::test]
+    async fn content_is_kept_if_the_task_may_have_finished() {
+        for error in [EngineError::Failed("disk".into()), EngineError::Closed, EngineError::Unknown]
+        {
+            assert!(is_kept(error.clone()).await, "{error}");
+        }
+        for error in [EngineError::Overloaded, EngineError::DiskFull, EngineError::NoLeader] {
+            assert!(!is_kept(error.clone()).await, "{error}");
+        }
+    }
 }

@@ -195,8 +195,8 @@ codes! {
         "Retry after `Retry-After` seconds, with exponential backoff.";
     DiskFull "disk_full" Unavailable, "The disk is full: the server refuses writes and still serves reads. Nothing was changed.",
         "Retry later. The operator must free disk space.";
-    ShuttingDown "shutting_down" Unavailable, "The server is shutting down. Nothing was changed.",
-        "Retry: another server, or this one after its restart, will handle the request.";
+    ShuttingDown "shutting_down" Unavailable, "The server is shutting down. The request may or may not have been carried out.",
+        "Retry with the same idempotency key: another server, or this one after its restart, will handle the request.";
     Failed "failed" Unavailable, "The server's storage has failed. The request may or may not have been carried out.",
         "Retry with the same idempotency key. The operator must check the log.";
     Internal "internal" Internal, "A bug in the server.",

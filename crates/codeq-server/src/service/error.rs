@@ -132,7 +132,7 @@ impl ServiceError {
         EngineError::Overloaded.into()
     }
 
-    /// The engine gave an answer this command never produces: a bug.
+    /// An internal failure; usually a bug.
     pub(crate) fn unexpected() -> ServiceError {
         ServiceError::new(Code::Internal, "internal error")
     }

@@ -1,7 +1,8 @@
 //! What a caller may do.
 //!
-//! Every service method that needs a permission takes a proof that the caller has it. Only the
-//! checks here create proofs, so no protocol can skip them.
+//! A service method that needs a permission takes a proof that the caller has it. Where the request
+//! or the data decides which permission is needed, the method takes the caller and asks for the
+//! proof itself. Only the checks here create proofs, so no protocol can skip them.
 
 use std::ops::Deref;
 

@@ -54,7 +54,7 @@ impl<T> PreparedCall<T> {
     }
 
     /// Splits into the request to post and the reader of its answer.
-    pub fn post(self, reply: ReplyTo) -> (Request, AnswerReader<T>) {
+    pub fn into_request(self, reply: ReplyTo) -> (Request, AnswerReader<T>) {
         (Request::new(self.call, reply), self.reader)
     }
 }
@@ -114,7 +114,7 @@ impl Service {
         self.engine.now()
     }
 
-    /// The engine itself, for background work.
+    /// The engine itself, for background work, probes and metrics.
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }

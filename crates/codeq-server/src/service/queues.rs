@@ -16,7 +16,7 @@ use codeq_core::rows::Counts;
 use codeq_engine::read::QueueSums;
 
 use super::bulk::{BulkOptions, QueueBulk};
-use super::permission::MayAdminister;
+use super::permission::{MayAdminister, MayOperate};
 use super::{Service, ServiceError};
 use crate::suggest::distance;
 
@@ -81,10 +81,7 @@ impl Service {
         if !all_tenants {
             return self.queues_of(&caller.tenant).await;
         }
-        if !caller.operator {
-            let refused = ServiceError::forbidden("operator scope required");
-            return Err(refused.detail("allTenants requires a token with the scope codeq:operator"));
-        }
+        MayOperate::of(&caller)?;
         let mut all = Vec::new();
         for tenant in self.engine.tenants().await? {
             all.extend(self.queues_of(&tenant).await?);

@@ -11,7 +11,7 @@ use codeq_core::record::{Record, RecordKind};
 use codeq_core::reply::{Rejection, Reply};
 use codeq_webhooks::availability::{Mode, Subscription, SubscriptionSpec};
 
-use super::permission::MaySubscribe;
+use super::permission::{MayAdminister, MaySubscribe};
 use super::{Code, Service, ServiceError, seconds};
 
 /// Default lifetime of a subscription, in seconds.
@@ -185,8 +185,8 @@ impl Service {
 }
 
 fn sees(caller: &Principal, subscription: &Subscription) -> bool {
-    let owner = MaySubscribe::of(caller).is_ok();
-    caller.admin || (owner && subscription.spec.owner == caller.subject)
+    let owns = subscription.spec.owner == caller.subject && MaySubscribe::of(caller).is_ok();
+    owns || MayAdminister::of(caller).is_ok()
 }
 
 /// Whether to try a refused renewal again: a conflict rarely recurs. After the last try, the client learns of it.

@@ -229,12 +229,17 @@ fn flaws() -> Vec<(&'static str, CreateTask, &'static str, &'static str)> {
             "invalid_delay",
             "invalid delay (at most 316224000000 ms)",
         ),
-        ("nanoseconds below 0", at(1, -1), "invalid_run_at", "invalid 'runAt' (use RFC3339)"),
+        (
+            "nanoseconds below 0",
+            at(1, -1),
+            "invalid_run_at",
+            "invalid run_at: nanos must be 0 to 999999999",
+        ),
         (
             "nanoseconds of a second",
             at(1, 1_000_000_000),
             "invalid_run_at",
-            "invalid 'runAt' (use RFC3339)",
+            "invalid run_at: nanos must be 0 to 999999999",
         ),
         (
             "a long key",

@@ -141,6 +141,15 @@ async fn a_refusal_is_explained_to_the_operator_and_to_whoever_may_know() {
         let challenge = format!(r#"Bearer realm="codeq", error="insufficient_scope"{scope}"#);
         assert_eq!(reply.headers["www-authenticate"], challenge.as_str(), "{path}");
     }
+    // A token whose claims name two tenants is of the right kind and has the scope: neither would help.
+    let torn = provider.token(&with("tid", json!("b")));
+    for path in ["tasks/claim", "tasks"] {
+        let reply = send(server.request(Method::POST, &torn, path)).await;
+        let body = reply.refused(403, "tenant claims disagree");
+        assert!(body["detail"].as_str().unwrap().contains("different tenants"), "{body}");
+        let challenge = r#"Bearer realm="codeq", error="insufficient_scope""#;
+        assert_eq!(reply.headers["www-authenticate"], challenge, "{path}");
+    }
     // A worker that has the scope but does not hold the task is not told to get another token.
     let id = server.running("c").await;
     let reply = server.act(crate::http::harness::WORKER_2, &format!("tasks/{id}/heartbeat")).await;

@@ -1,9 +1,11 @@
 //! `GET /events`: transitions of the caller's tenant, in order and resumable.
 
+use std::time::Duration;
+
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;
 
-use crate::http::harness::{Harness, PRODUCER, PRODUCER_B, WORKER, send};
+use crate::http::harness::{Harness, PRODUCER, PRODUCER_B, WORKER, pass, send};
 use crate::http::raw::{Event, Sse};
 use crate::http::shape::assert_shape;
 
@@ -132,4 +134,23 @@ async fn a_stream_can_be_limited_to_one_command() {
     let got = events.take(2).await;
     assert_eq!(got[0].data["taskId"], *first);
     assert_eq!(got[1].data["taskId"], *second);
+}
+
+#[tokio::test]
+async fn a_quiet_stream_is_kept_alive_while_other_commands_are_busy() {
+    let h = Harness::start().await;
+    let mut quiet = Sse::open(stream(&h, PRODUCER, "?command=one")).await;
+    let mut busy = Sse::open(stream(&h, PRODUCER, "?command=two")).await;
+    // Something happens more often than a comment is due, but nothing that this stream shows.
+    for _ in 0..2 {
+        pass(Duration::from_secs(10)).await;
+        let id = h.task("two").await;
+        assert_eq!(busy.next().await.unwrap().data["taskId"], *id);
+    }
+    h.task("one").await;
+    let mut blocks = Vec::new();
+    while blocks.last().is_none_or(|block: &String| !block.starts_with("id: ")) {
+        blocks.push(quiet.block().await.unwrap());
+    }
+    assert!(blocks.iter().any(|block| block == ": quiet"), "{blocks:?}");
 }

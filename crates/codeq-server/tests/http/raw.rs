@@ -66,13 +66,22 @@ impl Sse {
     /// The next event; None when the stream ends.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
+            let event = parse(&self.block().await?);
+            if event.is_some() {
+                return event;
+            }
+        }
+    }
+
+    /// The next event, comment or setting, as it was sent; None when the stream ends.
+    pub async fn block(&mut self) -> Option<String> {
+        loop {
             if let Some((block, rest)) = self.text.split_once("\n\n") {
-                let event = parse(block);
-                self.text = rest.to_owned();
-                if event.is_some() {
-                    return event;
-                }
-            } else if !self.more().await {
+                let (block, rest) = (block.to_owned(), rest.to_owned());
+                self.text = rest;
+                return Some(block);
+            }
+            if !self.more().await {
                 return None;
             }
         }

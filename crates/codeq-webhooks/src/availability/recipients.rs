@@ -47,8 +47,9 @@ pub(super) struct Notification {
 }
 
 impl Recipients {
-    /// Chooses which of the interested subscribers are notified now that a queue has work. For the others, the
-    /// notification is deferred if their mode calls for it.
+    /// Chooses which of the interested subscribers are notified now that a queue has work. If a subscriber that its mode
+    /// selects may not be notified yet, its notification is deferred, except in a group where a member already has it
+    /// deferred.
     pub fn choose(
         &mut self,
         now: Instant,

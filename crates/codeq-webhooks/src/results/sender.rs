@@ -13,7 +13,7 @@ use codeq_core::id::ShardId;
 use codeq_core::keys::Seq;
 use codeq_core::names::queue_name;
 use codeq_core::read::PendingCallback;
-use codeq_engine::{Engine, EngineError};
+use codeq_engine::{Answer, Engine, EngineError};
 use futures_util::FutureExt;
 use hyper::StatusCode;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
@@ -82,8 +82,12 @@ impl Sender {
         }
         self.count(&callback, &delivery);
         let delivered = delivery == Delivery::Delivered;
-        self.record(&callback, delivery).await;
-        if delivered { Outcome::Delivered } else { Outcome::Failed }
+        match self.record(&callback, delivery).await {
+            Recorded::Settled if delivered => Outcome::Delivered,
+            Recorded::Settled => Outcome::Failed,
+            // If the outcome was not recorded, the callback is still due and is sent again.
+            Recorded::Unknown => Outcome::Busy,
+        }
     }
 
     /// The callback of a task. There is nothing to send if it was delivered, has failed for good, or is due later, when
@@ -151,28 +155,47 @@ impl Sender {
         );
     }
 
-    /// Records in the engine how the delivery ended. While the engine accepts no writes, this waits and so keeps the
-    /// call's slot. Otherwise the receiver would be called over and over.
-    async fn record(&self, callback: &PendingCallback, delivery: Delivery) {
+    /// Records in the engine how the delivery ended.
+    async fn record(&self, callback: &PendingCallback, delivery: Delivery) -> Recorded {
         let command = Command::Callback(Callback {
             tenant: Arc::clone(&callback.task.tenant),
             id: callback.task.id,
             completed_at: Some(callback.result.completed_at),
             delivery,
         });
-        let mut pause = RECORD_PAUSE;
-        loop {
-            match self.engine().propose(command.clone()).await {
-                Err(
-                    EngineError::Overloaded | EngineError::DiskFull | EngineError::NoDescriptors,
-                ) => {
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(RECORD_PAUSE_MAX);
-                }
-                // A refusal means that the task has moved on. If the engine is closed, the callback is sent again after
-                // the next start.
-                Ok(_) | Err(_) => return,
+        until_recorded(|| self.engine().propose(command.clone())).await
+    }
+}
+
+/// Whether an outcome is recorded.
+#[derive(Debug, PartialEq, Eq)]
+enum Recorded {
+    /// It is recorded, or there is nothing left to do for this attempt.
+    Settled,
+    /// It may have been recorded.
+    Unknown,
+}
+
+/// Proposes to record an outcome. While the engine accepts no writes, this waits and so keeps the call's slot. Otherwise
+/// the receiver would be called over and over.
+async fn until_recorded<F: Future<Output = Answer>>(propose: impl Fn() -> F) -> Recorded {
+    let mut pause = RECORD_PAUSE;
+    loop {
+        match propose().await {
+            Err(
+                EngineError::Overloaded
+                | EngineError::DiskFull
+                | EngineError::NoDescriptors
+                | EngineError::NoLeader,
+            ) => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RECORD_PAUSE_MAX);
             }
+            // Proposed again, a failed attempt might count twice.
+            Err(EngineError::Unknown) => return Recorded::Unknown,
+            // A refusal means that the task has moved on. If the engine is closed, the callback is sent again after the
+            // next start.
+            Ok(_) | Err(_) => return Recorded::Settled,
         }
     }
 }
@@ -215,8 +238,39 @@ fn failed(status: Option<StatusCode>, error: &str, retry_after: Option<Duration>
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::future::ready;
+
+    use codeq_core::reply::{Rejection, Reply};
+
     use super::*;
     use crate::fixture::Fixture;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outcome_is_proposed_until_the_engine_takes_it() {
+        let closed = || Err(EngineError::Closed);
+        let done = || Ok(Reply::Done);
+        let moved_on = || Ok(Reply::Rejected(Rejection::NoCallback));
+        for (answers, recorded) in [
+            (vec![done()], Recorded::Settled),
+            (vec![moved_on()], Recorded::Settled),
+            (vec![closed()], Recorded::Settled),
+            (
+                vec![Err(EngineError::Overloaded), Err(EngineError::DiskFull), done()],
+                Recorded::Settled,
+            ),
+            (
+                vec![Err(EngineError::NoLeader), Err(EngineError::NoLeader), done()],
+                Recorded::Settled,
+            ),
+            (vec![Err(EngineError::NoLeader), Err(EngineError::Unknown)], Recorded::Unknown),
+        ] {
+            let left = RefCell::new(answers.into_iter());
+            let propose = || ready(left.borrow_mut().next().expect("proposed too often"));
+            assert_eq!(until_recorded(propose).await, recorded);
+            assert_eq!(left.into_inner().next(), None, "proposed too rarely");
+        }
+    }
 
     #[tokio::test]
     async fn a_callback_that_cannot_be_read_is_tried_again() {

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use codeq_auth::mask::mask_url;
-use codeq_auth::{ADMIN, AuthConfig, JwtConfig, OPERATOR, Scope, StaticToken, is_group};
-use codeq_core::names::{check_command, check_tenant, check_worker};
+use codeq_auth::{
+    ADMIN, AuthConfig, EVENT_TYPES_MAX, JwtConfig, OPERATOR, Scope, StaticToken, is_group,
+    is_subject,
+};
+use codeq_core::names::{check_command, check_tenant};
 use sha2::{Digest, Sha256};
-use url::{Host, Url};
 
 use crate::config::problem::{Problem, shown};
 use crate::hex::hex;
@@ -14,8 +16,8 @@ use crate::suggest::nearest;
 
 /// Maximum number of issuers, and of fixed tokens, per role.
 const METHODS_MAX: usize = 1_000;
-/// Longest token, in bytes.
-const TOKEN_BYTES_MAX: usize = 4_096;
+/// Longest fixed token, in bytes. A JWT may be longer.
+const FIXED_TOKEN_BYTES_MAX: usize = 4_096;
 
 pub(super) fn check(auth: &AuthConfig, role: &str, problems: &mut Vec<Problem>) {
     for (name, count) in [("jwt", auth.jwt.len()), ("staticTokens", auth.static_tokens.len())] {
@@ -64,41 +66,23 @@ fn check_jwt(jwt: &JwtConfig, path: &str, problems: &mut Vec<Problem>) {
     if jwt.issuer.is_empty() {
         let text = "missing: the 'iss' that tokens carry";
         problems.push(Problem::of(format!("{path}.issuer"), text));
-    } else if jwt.jwks_url.is_none() {
-        // The issuer's discovery document is fetched; with jwksUrl the issuer is only compared.
-        check_url(&jwt.issuer, format!("{path}.issuer"), problems);
     }
     if jwt.audience.is_empty() {
         let text = "missing: the 'aud' that tokens carry; without it a token for another service \
                     would be accepted";
         problems.push(Problem::of(format!("{path}.audience"), text));
     }
-    if let Some(url) = &jwt.jwks_url {
-        check_url(url, format!("{path}.jwksUrl"), problems);
-    }
-}
-
-/// Rejects plain HTTP, over which an attacker could substitute the keys.
-fn check_url(text: &str, key: String, problems: &mut Vec<Problem>) {
-    let url = Url::parse(text).ok();
-    let good = url.is_some_and(|url| match url.scheme() {
-        "https" => url.has_host(),
-        "http" => is_loopback(&url),
-        _ => false,
-    });
-    if !good {
-        let found = shown(&mask_url(text));
+    // The issuer's discovery document is fetched; with jwksUrl the issuer is only compared.
+    let (name, url) = match &jwt.jwks_url {
+        Some(url) => ("jwksUrl", url),
+        None if jwt.issuer.is_empty() => return,
+        None => ("issuer", &jwt.issuer),
+    };
+    if let Err(why) = jwt.check_key_url() {
+        let found = shown(&mask_url(url));
         let expected = "expected an https address (http on this machine only)";
-        problems.push(Problem::of(key, format!("found '{found}', {expected}")));
-    }
-}
-
-fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(ip)) => ip.is_loopback(),
-        Some(Host::Ipv6(ip)) => ip.is_loopback(),
-        None => false,
+        let text = format!("found '{found}', which {why}; {expected}");
+        problems.push(Problem::of(format!("{path}.{name}"), text));
     }
 }
 
@@ -117,8 +101,8 @@ fn check_static(token: &StaticToken, path: &str, problems: &mut Vec<Problem>) {
         }
         _ => {}
     }
-    if check_worker(&token.subject).is_err() {
-        problem(".subject", "must be 1 to 256 bytes without control characters");
+    if !is_subject(&token.subject) {
+        problem(".subject", "must be 1 to 256 bytes without control characters or U+FDD0");
     }
     if check_tenant(&token.tenant).is_err() {
         problem(".tenant", "must be 1 to 256 bytes without control characters");
@@ -132,6 +116,10 @@ fn check_static(token: &StaticToken, path: &str, problems: &mut Vec<Problem>) {
             problem(&format!(".scopes[{index}]"), &text);
         }
     }
+    let count = token.event_types.len();
+    if count > EVENT_TYPES_MAX {
+        problem(".eventTypes", &format!("found {count}, expected at most {EVENT_TYPES_MAX}"));
+    }
     for (index, name) in token.event_types.iter().enumerate() {
         if check_command(name).is_err() {
             let text = "must be '*' or a command of 1 to 128 bytes without control characters";
@@ -144,7 +132,8 @@ fn check_static(token: &StaticToken, path: &str, problems: &mut Vec<Problem>) {
 }
 
 fn is_bearer(token: &str) -> bool {
-    (1..=TOKEN_BYTES_MAX).contains(&token.len()) && token.bytes().all(|b| b.is_ascii_graphic())
+    (1..=FIXED_TOKEN_BYTES_MAX).contains(&token.len())
+        && token.bytes().all(|b| b.is_ascii_graphic())
 }
 
 fn is_sha256(hash: &str) -> bool {

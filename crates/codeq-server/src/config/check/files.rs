@@ -1,4 +1,4 @@
-//! Checks the TLS files: both or neither, and a private key only the server can read.
+//! Checks the TLS files: both or neither, and a private key that not everybody can read.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

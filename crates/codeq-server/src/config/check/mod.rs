@@ -209,15 +209,12 @@ impl Config {
             );
             problems.push(Problem::of(key, text));
         }
-        if let Some(endpoint) = &self.tracing.otlp_endpoint {
-            let good = url::Url::parse(endpoint)
-                .is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-            if !good {
-                let found = shown(&mask_url(endpoint));
-                let text =
-                    format!("found '{found}', expected an address such as http://localhost:4318");
-                problems.push(Problem::of("tracing.otlpEndpoint", text));
-            }
+        if let (Some(endpoint), Err(why)) = (&self.tracing.otlp_endpoint, self.tracing.traces_url())
+        {
+            let found = shown(&mask_url(endpoint));
+            let expected = "expected an address such as http://localhost:4318";
+            let text = format!("found '{found}', which {why}; {expected}");
+            problems.push(Problem::of("tracing.otlpEndpoint", text));
         }
     }
 

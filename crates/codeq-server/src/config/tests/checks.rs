@@ -193,9 +193,14 @@ fn addresses_must_not_collide_and_endpoints_must_be_urls() {
     assert_eq!(endpoint("http://localhost:4318"), [""; 0]);
     assert_eq!(
         endpoint("localhost:4318"),
-        ["tracing.otlpEndpoint: found 'localhost:4318', expected an address such as \
-          http://localhost:4318"]
+        ["tracing.otlpEndpoint: found 'localhost:4318', which is not http or https; expected an \
+          address such as http://localhost:4318"]
     );
+    // What the exporter refuses is found before the start.
+    for bad in ["http://u:secret@x", "http://x/?key=secret", "http://x/#secret"] {
+        let said = endpoint(bad);
+        assert!(said.len() == 1 && !said[0].contains("secret"), "{bad} {said:?}");
+    }
     assert_eq!(problems(|config| config.tracing.sample_ratio = 1.1).len(), 1);
     assert_eq!(problems(|config| config.tracing.sample_ratio = f64::NAN).len(), 1);
 }
@@ -257,8 +262,11 @@ fn static_tokens_are_complete() {
         assert_eq!(check(&|it| it.token = text(bad)).len(), 1, "{bad}");
     }
     assert_eq!(check(&|it| it.subject.clear()).len(), 1);
+    assert_eq!(check(&|it| it.subject = "s\u{fdd0}i".to_owned()).len(), 1);
     assert_eq!(check(&|it| it.tenant = "a\nb".to_owned()).len(), 1);
     assert_eq!(check(&|it| it.event_types = vec![String::new()]).len(), 1);
+    assert_eq!(check(&|it| it.event_types = vec!["a".to_owned(); 1_000]), [""; 0]);
+    assert_eq!(check(&|it| it.event_types = vec!["a".to_owned(); 1_001]).len(), 1);
     assert_eq!(check(&|it| it.worker_group = text(&"g".repeat(128))), [""; 0]);
     assert_eq!(check(&|it| it.worker_group = text(&"g".repeat(129))).len(), 1);
     assert_eq!(
@@ -286,14 +294,29 @@ fn issuers_are_reached_safely() {
     {
         assert_eq!(jwt(good, Some(good)), [""; 0], "{good}");
     }
-    for bad in ["http://id.example", "http://localhost.example", "id.example", "ftp://localhost"] {
+    for bad in
+        ["http://id.example", "http://localhost.example", "id.example", "ftp://localhost", ""]
+    {
         assert_eq!(jwt("https://id.example", Some(bad)).len(), 1, "{bad}");
     }
     assert_eq!(
         jwt("http://u:secret@id.example", None),
-        ["producerAuth.jwt[0].issuer: found 'http://***@id.example/', expected an https address \
-          (http on this machine only)"]
+        [
+            "producerAuth.jwt[0].issuer: found 'http://***@id.example/', which has credentials; expected \
+          an https address (http on this machine only)"
+        ]
     );
+    // Credentials and a fragment are refused as they would be at the start, and not repeated.
+    for bad in ["https://u:secret@id.example/keys", "https://id.example/keys#secret"] {
+        for (said, key) in
+            [(jwt(bad, None), "issuer"), (jwt("https://id.example", Some(bad)), "jwksUrl")]
+        {
+            let start = format!("producerAuth.jwt[0].{key}: found 'https://");
+            assert!(said.len() == 1 && said[0].starts_with(&start), "{bad} {said:?}");
+            assert!(!said[0].contains("secret"), "{said:?}");
+        }
+    }
+    assert_eq!(jwt("", Some("http://id.example")).len(), 2, "both are listed");
     assert!(jwt("", None)[0].starts_with("producerAuth.jwt[0].issuer: missing"));
     // The issuer is only compared when the location of its keys is given.
     for text in ["acme", "acme staff", "http://id.example", "urn:acme:login"] {

@@ -53,18 +53,6 @@ fn reload_applies_changes_or_reports_that_they_need_a_restart() {
 }
 
 #[test]
-fn a_change_that_is_masked_needs_a_restart_too() {
-    let with = |endpoint: &str| {
-        let mut config = Config::default();
-        config.tracing.otlp_endpoint = Some(endpoint.to_owned());
-        config
-    };
-    let (old, new) = (with("http://u:one@localhost:4318"), with("http://u:two@localhost:4318"));
-    let (_, changes) = old.reloaded(&new).unwrap();
-    assert_eq!((changes.changed.len(), changes.needs_restart), (0, vec!["tracing.otlpEndpoint"]));
-}
-
-#[test]
 fn an_invalid_merge_is_refused() {
     let mut old = Config { http_addr: ([0, 0, 0, 0], 8080).into(), ..Config::default() };
     old.producer_auth.static_tokens = vec![token("secret")];

@@ -12,12 +12,10 @@ producerAuth:
   jwt:
     - issuer: https://i.example
       audience: codeq
-      jwksUrl: https://u:sEcReT-marker@i.example/keys?k=sEcReT-marker
+      jwksUrl: https://i.example/keys?k=sEcReT-marker
 webhooks:
   secrets:
     - {tenant: t, secret: sEcReT-marker-long-enough, previous: sEcReT-marker-long-enough-too}
-tracing:
-  otlpEndpoint: http://sEcReT-marker:p@localhost:4318
 ";
 
 #[test]
@@ -54,7 +52,11 @@ fn problems_do_not_quote_possible_secrets() {
         "webhooks: {secrets: [sEcReT-marker]}",
         "webhooks: {secrets: [{tenant: t, secret: sEcReT-marker}]}",
         "webhooks: {secrets: [{tenant: t, secret: [sEcReT-marker-long-enough]}]}",
+        "workerAuth: {jwt: [{issuer: i, audience: a, jwksUrl: 'https://u:sEcReT-marker@i.example'}]}",
+        "workerAuth: {jwt: [{issuer: i, audience: a, jwksUrl: 'https://i.example/#sEcReT-marker'}]}",
         "tracing: {otlpEndpoint: 'ftp://sEcReT-marker:x@i.example'}",
+        "tracing: {otlpEndpoint: 'http://u:sEcReT-marker@i.example'}",
+        "tracing: {otlpEndpoint: 'http://i.example/?key=sEcReT-marker'}",
     ] {
         let said = Fixture::new(yaml).complaints(&[]).join("\n");
         assert!(!said.contains(SECRET), "{said}");

@@ -90,8 +90,10 @@ fn purge_queue() -> Operation {
     Operation::new(
         "queue",
         "Purge a queue",
-        "Cancels matching tasks that are ready or delayed, up to `limit` per call. A call works for at most a \
-         quarter of a second. Repeat with `cursor` as long as the response has `nextCursor`. Use `dryRun` first.",
+        "Cancels matching tasks that are ready or delayed, up to `limit` per call. The same as \"Cancel tasks of a queue\" \
+         without `includeRunning`, except that the response has `purged` instead of `cancelled` and `cancelRequested`, \
+         and each task's history gives `purge` as the reason (`why`). A call works for at most a quarter of a second. \
+         Repeat with `cursor` as long as the response has `nextCursor`. Use `dryRun` first.",
     )
     .optional_body::<PurgeRequest>(json!({ "before": "2026-01-31T00:00:00Z", "dryRun": true }))
     .answers::<Purged>(200, "How many tasks were cancelled.")

@@ -61,8 +61,9 @@ fn list_actions() -> Operation {
         "server",
         "Read the audit log",
         "Calls by the tenant's admins that may change something, oldest first: every call to a route for admins or \
-         operators that is not a GET, whatever its outcome, and every subscription that an admin removed. Without \
-         `after`, the newest entries. About 32 MiB of entries are kept, of which each tenant has a fair share.",
+         operators that is not a GET and that passes the permission check and the rate limit, whatever its outcome \
+         after that, and every subscription that an admin removed. Without `after`, the newest entries. About 32 MiB of \
+         entries are kept, of which each tenant has a fair share.",
     )
     .query("limit", "The maximum number of entries.", limit())
     .query("after", "Only entries with a larger `id`: `nextAfter` of the previous response.", after)

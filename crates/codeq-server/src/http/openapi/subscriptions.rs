@@ -31,8 +31,8 @@ fn subscribe() -> Operation {
         "Subscribe to notifications",
         "codeQ posts to `callbackUrl` when a queue that had nothing to claim gets work. A notification assigns \
          nothing: the worker claims as usual. If the same worker sends the same request again, that renews the \
-         subscription. A token with the claim `workerGroup` can only subscribe for that group, and its default \
-         mode is `group`.",
+         subscription. A token with the claim `workerGroup` cannot name another group, and its default mode is \
+         `group`.",
     )
     .body::<Request>(example)
     .answers::<Subscribed>(200, "The subscription's id, and when it ends.")

@@ -89,7 +89,7 @@ async fn who_is_refused_learns_what_is_missing() {
     let admin = h.get(PRODUCER, "admin/queues").await.refused(403, "admin required");
     assert_eq!(admin["detail"], "the token needs the scope codeq:admin, or the role ADMIN");
     let operator = h.get(ADMIN, "admin/queues?allTenants=true").await;
-    let operator = operator.refused(403, "operator scope required");
+    let operator = operator.refused(403, "operator required");
     assert!(operator["detail"].as_str().unwrap().contains("codeq:operator"), "{operator}");
     let claim = (RESTRICTED, "tasks/claim", r#"{"commands":["a","mails"]}"#);
     let (detail, field) = told(&h, claim, 403, "event type not allowed").await;

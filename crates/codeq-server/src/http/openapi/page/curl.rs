@@ -39,4 +39,20 @@ fn fill(path: &str) -> String {
     path.replace("{id}", "$TASK_ID")
         .replace("{command}", "GENERATE_MASTER")
         .replace("{name}", "mails")
+        .replace("{artifact}", "master.wav")
+        .replace("{subscription}", "$SUBSCRIPTION_ID")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::routes::ROUTES;
+
+    #[test]
+    fn every_path_parameter_has_an_example() {
+        for route in ROUTES {
+            let path = fill(route.path);
+            assert!(!path.contains(['{', '}']), "{path}");
+        }
+    }
 }
