@@ -56,8 +56,8 @@ impl<K: Kv> Step<'_, K> {
         Ok(Reply::Claimed(taken.tasks))
     }
 
-    /// The queues' heads, ordered by priority and then by age. A heap, because at the limits of names and tasks per
-    /// claim a linear scan would take a million steps.
+    /// The queues' heads, ordered by priority and then by when they became claimable. A heap, because at the limits of
+    /// names and tasks per claim a linear scan would take a million steps.
     fn heads_named(
         &self,
         tenant: &str,

@@ -50,7 +50,7 @@ pub struct Campaign {
 }
 
 impl Campaign {
-    /// A campaign that writes its ledger to `ledger_dir`.
+    /// A campaign of `cycles` cycles on the directories of `setup`.
     pub fn new(mut setup: Setup, seed: u64, cycles: u64, stop: Arc<AtomicBool>) -> Campaign {
         let mut rng = Rng::new(seed);
         setup.shards = rng.pick(&[1, 1, 2, 4]).copied();

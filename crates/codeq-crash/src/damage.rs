@@ -20,9 +20,9 @@ use codeq_engine::{Engine, EngineError, Observer, Options, SharedObserver, layou
 use codeq_sim::rng::Rng;
 
 use crate::client::runtime;
+use crate::log_damage::flip;
 use crate::setup::TENANTS;
 use crate::small::{Copies, SmallClient, copy_anew, copy_dir, options};
-use crate::sweep::flip;
 
 /// Number of shards of the damaged directory.
 const SHARDS: u16 = 3;

@@ -42,10 +42,11 @@ pub fn run(kill: &Kill) -> anyhow::Result<()> {
     println!("{}", campaign.summary("kill", kill.seed));
     outcome.with_context(|| {
         format!(
-            "replay: codeq-crash kill --cycles {} --seed {} --max-ms {}; kept: {} {}",
+            "replay: codeq-crash kill --cycles {} --seed {} --max-ms {} --durability {}; kept: {} {}",
             kill.cycles,
             kill.seed,
             kill.max_ms,
+            kill.durability,
             data.keep().display(),
             ledger.keep().display()
         )

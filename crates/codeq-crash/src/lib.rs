@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! kill, power ─> driver (a process: engine, clients, ledger) ─ crash ─> verify (a process: engine, expectations)
-//! sweep       ─> copies of a directory with a damaged log: everything is there, or the open fails
+//! log_damage  ─> copies of a directory with a damaged log: everything is there, or the open fails
 //! damage      ─> the same with damaged stores and manifests, and with files missing or swapped
 //! fault, full ─> a disk whose N-th operation fails, or that is full
 //! ```
@@ -22,10 +22,10 @@ pub mod held_clock;
 pub mod judge;
 pub mod kill;
 pub mod ledger;
+pub mod log_damage;
 pub mod mount;
 pub mod power;
 pub mod setup;
 pub mod small;
-pub mod sweep;
 pub mod sys;
 pub mod verify;

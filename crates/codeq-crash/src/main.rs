@@ -7,12 +7,12 @@ use codeq_crash::damage::Damage;
 use codeq_crash::fault::Fault;
 use codeq_crash::full::Full;
 use codeq_crash::kill::Kill;
+use codeq_crash::log_damage::LogDamage;
 use codeq_crash::mount::NotPermitted;
 use codeq_crash::power::{Power, SKIPPED};
 use codeq_crash::setup::Setup;
-use codeq_crash::sweep::Sweep;
 use codeq_crash::verify::Verify;
-use codeq_crash::{damage, driver, fault, full, kill, power, sweep, verify};
+use codeq_crash::{damage, driver, fault, full, kill, log_damage, power, verify};
 use serde::de::DeserializeOwned;
 
 /// Crash tests of codeQ's engine.
@@ -42,7 +42,7 @@ enum Task {
     /// Cut the power of a loop-mounted filesystem at random moments.
     Power(Power),
     /// Damage the log of copies of a directory.
-    Sweep(Sweep),
+    LogDamage(LogDamage),
     /// Damage the stores and the manifest of copies of a directory, remove files and swap them.
     Damage(Damage),
     /// Let every disk operation fail, one per run.
@@ -84,7 +84,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         }
         Task::Kill(what) => kill::run(&what)?,
         Task::Power(what) => power::run(&what)?,
-        Task::Sweep(what) => sweep::run(&what)?,
+        Task::LogDamage(what) => log_damage::run(&what)?,
         Task::Damage(what) => damage::run(&what)?,
         Task::Fault(what) => fault::run(&what)?,
         Task::Full(what) => println!("{}", full::run(&what)?),

@@ -52,10 +52,9 @@ pub fn run(power: &Power) -> anyhow::Result<()> {
     let outcome = cycles(&mut campaign, power, &mut mount);
     println!("{}", campaign.summary("power", power.seed));
     outcome.with_context(|| {
-        let durability = format!("{:?}", power.durability).to_lowercase();
         format!(
-            "replay: codeq-crash power --cycles {} --seed {} --max-ms {} --durability {durability}",
-            power.cycles, power.seed, power.max_ms
+            "replay: codeq-crash power --cycles {} --seed {} --max-ms {} --durability {}",
+            power.cycles, power.seed, power.max_ms, power.durability
         )
     })
 }
@@ -70,8 +69,10 @@ fn cycles(campaign: &mut Campaign, power: &Power, mount: &mut LoopMount) -> anyh
         campaign.wait_until_open(&mut driver)?;
         campaign.pause(10, power.max_ms.max(10));
         driver.check()?;
-        if campaign.rng.chance(25) {
+        let last = campaign.setup.cycle == campaign.last_cycle;
+        if !last && campaign.rng.chance(25) {
             // Kill the process first: what the next one recovers from the page cache and shows must be on disk by then.
+            // The next process is a cycle of its own, so the last cycle does not do this.
             driver.kill()?;
             campaign.tally.crashes += 1;
             campaign.verify(None)?;

@@ -1,5 +1,6 @@
 //! What a run consists of: the engine's options, drawn for every cycle, and the tasks' contents.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -28,6 +29,16 @@ pub enum Durable {
     Fsync,
     /// After the write: a power cut loses acknowledged work, and the harness must notice.
     Os,
+}
+
+impl fmt::Display for Durable {
+    /// The name on the command line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Durable::Fsync => "fsync",
+            Durable::Os => "os",
+        })
+    }
 }
 
 /// The engine of one run, passed to a child process.

@@ -1,4 +1,4 @@
-//! A small directory with exactly known contents, for sweeps and disk faults.
+//! A small directory with exactly known contents, for damaged logs and disk faults.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use codeq_crash::faulty::{EIO, ENOSPC};
 use codeq_crash::mount::NotPermitted;
 use codeq_crash::power::SKIPPED;
-use codeq_crash::{fault, full, sweep};
+use codeq_crash::{fault, full, log_damage};
 
 const MEMORY: &str = "/dev/shm";
 
@@ -34,9 +34,14 @@ fn killed_processes_lose_nothing() {
 
 #[test]
 fn power_cuts_lose_nothing_that_was_synced() {
-    let args = ["power", "--cycles", "6", "--seed", "5", "--max-ms", "400"];
+    // A seed with which the last cycle would also kill the process before it cuts the power.
+    let args = ["power", "--cycles", "6", "--seed", "7", "--max-ms", "400"];
     let output = campaign(&args);
-    assert!(skipped(&output) || output.status.success());
+    if !skipped(&output) {
+        assert!(output.status.success());
+        // That would be one more cycle, and it would not be drained.
+        assert!(String::from_utf8_lossy(&output.stdout).contains(" cycles=6 "));
+    }
 }
 
 /// Without syncs the same harness must find losses at once, which proves that it can.
@@ -52,14 +57,14 @@ fn power_cuts_without_syncs_are_noticed() {
 
 #[test]
 fn a_cut_log_is_refused_or_holds_every_whole_frame() {
-    let image = sweep::Image::make(Path::new(MEMORY)).unwrap();
-    assert!(sweep::truncations(&image).unwrap() > 100);
+    let image = log_damage::Image::make(Path::new(MEMORY)).unwrap();
+    assert!(log_damage::truncations(&image).unwrap() > 100);
 }
 
 #[test]
 fn a_flipped_bit_never_costs_an_acknowledged_task() {
-    let image = sweep::Image::make(Path::new(MEMORY)).unwrap();
-    let log = sweep::log_flips(&image, 300, 1).unwrap();
+    let image = log_damage::Image::make(Path::new(MEMORY)).unwrap();
+    let log = log_damage::log_flips(&image, 300, 1).unwrap();
     assert!(log.silent.is_empty() && log.refused > 0, "{log:?}");
 }
 

@@ -24,8 +24,8 @@ use crate::workload::ClientCall;
 
 /// Maximum number of rounds to finish the remaining tasks.
 const ROUNDS_MAX: usize = 400;
-/// The shortest round. Otherwise callbacks that nobody delivers would use up the rounds: they have a deadline every minute,
-/// for ever.
+/// The shortest round. Otherwise finished tasks whose callbacks nobody delivers would use up the rounds: their removal is
+/// put off by one minute at a time, for ever.
 const ROUND_MIN: Millis = 1_800_000;
 
 impl Run {

@@ -58,7 +58,7 @@ pub enum Op {
     ReplayQueue(Queue),
     /// Remove the dead-lettered tasks of a queue.
     PurgeDead(Queue),
-    /// Cancel the pending and delayed tasks of a queue.
+    /// Cancel the ready and delayed tasks of a queue.
     PurgeWaiting(Queue),
     /// Remove a tenant's finished tasks.
     Cleanup {

@@ -382,17 +382,19 @@ fn worker_of(command: &mut Command) -> Option<(TaskId, &mut Arc<str>)> {
 }
 
 fn record_of(submit: &Submit, wall: Millis) -> ResultRecord {
-    let (result, error) = match &submit.outcome {
+    let (completed, result, error) = match &submit.outcome {
         Outcome::Completed(result) if result.is_empty() => {
-            (Some(bytes::Bytes::from_static(b"{}")), None)
+            (true, Some(bytes::Bytes::from_static(b"{}")), None)
         }
-        Outcome::Completed(result) => (Some(result.clone()), None),
-        Outcome::Failed(error) => (None, Some(Arc::clone(error))),
-        Outcome::Both { result, error, .. } => (Some(result.clone()), Some(Arc::clone(error))),
+        Outcome::Completed(result) => (true, Some(result.clone()), None),
+        Outcome::Failed(error) => (false, None, Some(Arc::clone(error))),
+        Outcome::Both { completed, result, error } => {
+            (*completed, Some(result.clone()), Some(Arc::clone(error)))
+        }
     };
     ResultRecord {
         id: submit.id,
-        status: if result.is_some() { Status::Completed } else { Status::Failed },
+        status: if completed { Status::Completed } else { Status::Failed },
         result,
         error,
         artifacts: submit.artifacts.clone(),

@@ -279,7 +279,8 @@ impl Run {
     fn send_to_first(&mut self, call: &ClientCall) {
         let (sender, answer) = oneshot::channel();
         let first = FirstReply::new(ReplyTo::One(sender), Inboxes::default());
-        // One shard's answer arrives; the others may lease a task briefly and return it.
+        // Only the first answer is heard. Another shard may also lease a task, which is then given back; for the checkers
+        // that is a claim whose answer was lost, so the ledger gets one.
         let (_, unheard) = oneshot::channel();
         self.track(ShardId(u16::MAX), call.command.clone(), unheard);
         self.track(ShardId(u16::MAX), call.command.clone(), answer);
@@ -371,7 +372,7 @@ impl Run {
         self.report.simulated += cost;
     }
 
-    /// Checks the rows against the invariants and the model, if nothing is in flight.
+    /// Checks the rows against the invariants and, if nothing is in progress, against the model.
     pub(crate) fn check_rows(&mut self, when: &str) {
         let Some(server) = &self.server else { return };
         let mut found = check_shards(when, server.node.shards.iter());

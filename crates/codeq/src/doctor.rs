@@ -1,6 +1,7 @@
 //! `codeq doctor`: finds out why commands do not reach or may not use a server.
 
-use std::net::ToSocketAddrs;
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,7 +20,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 Checks the profiles, the server, the token and the worker stream, and says what to do about each problem.
 Changes nothing.
 
-Exit code: 0 no problems, 1 problems found.
+Exit code: 0 no problems, 1 problems found. Before any check: 2 wrong usage, such as an invalid --url, 3 no such
+profile.
 
 Examples:
   codeq doctor
@@ -64,7 +66,7 @@ pub fn run(args: Args, top: &Connection) -> ExitCode {
 }
 
 async fn examine(session: &Session) -> Done {
-    let mut checks = vec![profiles()];
+    let mut checks = vec![profiles()?];
     let server = server(session).await;
     let reachable = server.ok;
     checks.push(server);
@@ -84,24 +86,25 @@ async fn examine(session: &Session) -> Done {
     }
 }
 
-fn profiles() -> Check {
+fn profiles() -> Done<Check> {
     let Some(path) = Profiles::path() else {
-        return bad("profiles", "no directory for them is known", "set HOME or XDG_CONFIG_HOME");
+        let hint = "set HOME or XDG_CONFIG_HOME";
+        return Ok(bad("profiles", "no directory for them is known", hint));
     };
     let shown = path.display();
-    match (Profiles::load(), path.metadata()) {
-        (Err(failure), _) => bad("profiles", failure.what(), failure.hint()),
-        (_, Err(_)) => good("profiles", format!("none: {shown} does not exist")),
-        (Ok(_), Ok(meta)) if meta.permissions().mode() & 0o077 != 0 => bad(
+    let profiles = Profiles::load()?;
+    Ok(match path.metadata() {
+        Err(_) => good("profiles", format!("none: {shown} does not exist")),
+        Ok(meta) if meta.permissions().mode() & 0o077 != 0 => bad(
             "profiles",
             format!("others can read the tokens in {shown}"),
             format!("chmod 600 {shown}"),
         ),
-        (Ok(profiles), _) => {
+        Ok(_) => {
             let current = profiles.current.as_deref().unwrap_or("none");
             good("profiles", format!("{} in {shown}, selected: {current}", profiles.profiles.len()))
         }
-    }
+    })
 }
 
 async fn server(session: &Session) -> Check {
@@ -154,12 +157,42 @@ fn worker_stream(url: &str) -> Check {
     let Some((host, port)) = address else {
         return bad("worker stream", "the address cannot be parsed", hint);
     };
-    let connected = (host.as_str(), port).to_socket_addrs().and_then(|mut addresses| {
-        let first = addresses.next().ok_or(std::io::ErrorKind::NotFound)?;
-        std::net::TcpStream::connect_timeout(&first, CONNECT)
-    });
-    match connected {
+    match (host.as_str(), port).to_socket_addrs().and_then(connect) {
         Ok(_) => good("worker stream", format!("{host}:{port} accepts connections")),
         Err(error) => bad("worker stream", format!("{host}:{port}: {error}"), hint),
+    }
+}
+
+/// Connects to the first address that accepts: `localhost` may have one at which nobody listens.
+fn connect(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
+    let mut failed = io::ErrorKind::NotFound.into();
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, CONNECT) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn every_address_of_a_name_is_tried() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let open = listener.local_addr().unwrap();
+        // Nobody listens on a port that was just given back.
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let connected = connect([closed, open].into_iter()).unwrap();
+        assert_eq!(connected.peer_addr().unwrap(), open);
+        assert_eq!(
+            connect([closed].into_iter()).unwrap_err().kind(),
+            io::ErrorKind::ConnectionRefused
+        );
+        assert_eq!(connect([].into_iter()).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use crate::bulk::Purge;
 use crate::cli::{
-    About, Confirm, Connection, Done, Exit, Failure, Noun, Session, Show, cell, duration, seconds,
-    span, talk,
+    About, Confirm, Connection, Done, Exit, Failure, Noun, Session, Show, cell, duration, each,
+    seconds, span, talk,
 };
 
 #[derive(Subcommand)]
@@ -118,20 +118,20 @@ pub struct Policy {
 }
 
 #[derive(Serialize)]
-struct Paused<'a> {
-    command: &'a str,
+struct Paused {
+    command: String,
     paused: bool,
 }
 
-impl Show for Paused<'_> {
+impl Show for Paused {
     const COLUMNS: &'static [&'static str] = &["QUEUE", "PAUSED"];
 
     fn cells(&self) -> Vec<String> {
-        vec![self.command.to_owned(), self.paused.to_string()]
+        vec![self.command.clone(), self.paused.to_string()]
     }
 
     fn name(&self) -> String {
-        self.command.to_owned()
+        self.command.clone()
     }
 }
 
@@ -203,51 +203,69 @@ pub fn oldest(queue: &Queue) -> String {
 }
 
 impl Show for Topic {
-    const COLUMNS: &'static [&'static str] = &["QUEUE", "VERSION", "POLICY"];
-
-    fn cells(&self) -> Vec<String> {
-        let policy = serde_json::to_string(&self.policy).unwrap_or_default();
-        vec![self.topic_name.clone(), self.version.to_string(), policy]
-    }
-
     fn name(&self) -> String {
         self.topic_name.clone()
     }
 
     fn details(&self) -> Vec<(&'static str, String)> {
-        let policy = &self.policy;
-        let or_default = |seconds: u64| match seconds {
-            0 => "server's setting".to_owned(),
-            seconds => span(Duration::from_secs(seconds)),
-        };
-        let tiers = policy.priority_tiers.iter().flatten().map(u8::to_string);
-        let consumers = match policy.max_consumers {
-            0 => "no limit".to_owned(),
-            limit => limit.to_string(),
-        };
-        let max_run = match policy.max_run_seconds {
-            0 => "no limit".to_owned(),
-            seconds => span(Duration::from_secs(seconds)),
-        };
-        vec![
-            ("Queue", self.topic_name.clone()),
-            ("Version", self.version.to_string()),
-            ("Max attempts", cell(policy.max_attempts)),
-            ("Max consumers", consumers),
-            ("Max run time", max_run),
-            ("Retention", or_default(policy.retention_seconds)),
-            (
-                "Dead letters kept",
-                or_default(match policy.dead_letter_retention_seconds {
-                    0 => policy.retention_seconds,
-                    own => own,
-                }),
-            ),
-            ("Dead-letter queue", cell(policy.dead_letter_topic_ref.as_ref())),
-            ("Priority tiers", tiers.collect::<Vec<_>>().join(", ")),
-            ("Updated", self.updated_at.clone()),
-        ]
+        let mut lines =
+            vec![("Queue", self.topic_name.clone()), ("Version", self.version.to_string())];
+        lines.extend(settings(&self.policy));
+        lines.push(("Updated", self.updated_at.clone()));
+        lines
     }
+}
+
+/// A policy as it would be without --dry-run.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Planned<'a> {
+    topic_name: &'a str,
+    policy: &'a TopicPolicy,
+    dry_run: bool,
+}
+
+impl Show for Planned<'_> {
+    fn name(&self) -> String {
+        self.topic_name.to_owned()
+    }
+
+    fn details(&self) -> Vec<(&'static str, String)> {
+        let mut lines = vec![("Queue", self.topic_name.to_owned())];
+        lines.extend(settings(self.policy));
+        lines
+    }
+}
+
+fn settings(policy: &TopicPolicy) -> Vec<(&'static str, String)> {
+    let or_default = |seconds: u64| match seconds {
+        0 => "server's setting".to_owned(),
+        seconds => span(Duration::from_secs(seconds)),
+    };
+    let tiers = policy.priority_tiers.iter().flatten().map(u8::to_string);
+    let consumers = match policy.max_consumers {
+        0 => "no limit".to_owned(),
+        limit => limit.to_string(),
+    };
+    let max_run = match policy.max_run_seconds {
+        0 => "no limit".to_owned(),
+        seconds => span(Duration::from_secs(seconds)),
+    };
+    vec![
+        ("Max attempts", cell(policy.max_attempts)),
+        ("Max consumers", consumers),
+        ("Max run time", max_run),
+        ("Retention", or_default(policy.retention_seconds)),
+        (
+            "Dead letters kept",
+            or_default(match policy.dead_letter_retention_seconds {
+                0 => policy.retention_seconds,
+                own => own,
+            }),
+        ),
+        ("Dead-letter queue", cell(policy.dead_letter_topic_ref.as_ref())),
+        ("Priority tiers", tiers.collect::<Vec<_>>().join(", ")),
+    ]
 }
 
 pub fn run(noun: Noun<Verb>, top: &Connection) -> ExitCode {
@@ -314,22 +332,20 @@ async fn pause(session: &Session, queues: &[String], create: bool) -> Done {
             return Err(Failure::new(Exit::NotFound, failure.what(), hint));
         }
     }
-    let mut list = session.out.list();
-    for queue in queues {
+    each(session.out, queues, async |queue| {
         session.http.pause_queue(queue).await.about(&format!("queue {queue}"))?;
-        list.page(&[Paused { command: queue, paused: true }])?;
-    }
-    list.end()
+        Ok(Paused { command: queue.to_owned(), paused: true })
+    })
+    .await
 }
 
 async fn resume(session: &Session, queues: &[String]) -> Done {
-    let mut list = session.out.list();
-    for queue in queues {
+    each(session.out, queues, async |queue| {
         find(session, queue).await?;
         session.http.resume_queue(queue).await.about(&format!("queue {queue}"))?;
-        list.page(&[Paused { command: queue, paused: false }])?;
-    }
-    list.end()
+        Ok(Paused { command: queue.to_owned(), paused: false })
+    })
+    .await
 }
 
 impl Policy {
@@ -359,8 +375,12 @@ impl Policy {
                 Err(Failure::new(Exit::NotFound, what, hint))
             }
             _ if self.confirm.dry_run => {
-                talk(&format!("the {subject} would change"));
-                Ok(())
+                talk(&format!("the {subject} would become:"));
+                session.out.item(&Planned {
+                    topic_name: &self.queue,
+                    policy: &policy,
+                    dry_run: true,
+                })
             }
             current => {
                 let topic = session.http.put_topic(&self.queue, &policy).await.about(&subject)?;

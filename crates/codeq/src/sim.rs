@@ -16,7 +16,8 @@ mod cluster;
 The seed decides everything about a run: clients, clock, crashes and disk faults. The same seed in the same
 binary gives the same run, so the seed alone reproduces a failure.
 
-Exit code: 0 no violations, 1 a run found a violation (its seed is printed), 2 wrong usage.
+Exit code: 0 no violations, 1 a run found a violation (its seed is printed), 2 wrong usage. With --sabotage: 0 every
+planted bug was noticed, 1 some were not.
 
 Examples:
   codeq sim --seed 42
@@ -52,6 +53,7 @@ pub struct Args {
     nodes: Option<u64>,
     /// Plant this bug in every node, or each bug in turn, and print which checker found it and after how many seeds.
     #[arg(long, requires = "cluster", value_name = "NAME|all")]
+    #[arg(conflicts_with_all = ["seed", "seeds", "keep_going", "ledger"])]
     sabotage: Option<String>,
 }
 

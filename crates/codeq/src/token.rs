@@ -106,13 +106,6 @@ struct Inspected {
 }
 
 impl Show for Inspected {
-    const COLUMNS: &'static [&'static str] = &["SUBJECT", "ISSUER", "STATE"];
-
-    fn cells(&self) -> Vec<String> {
-        let text = |name| self.claims.get(name).map(plain).unwrap_or_default();
-        vec![text("sub"), text("iss"), self.state.clone()]
-    }
-
     fn name(&self) -> String {
         self.claims.get("sub").map(plain).unwrap_or_default()
     }

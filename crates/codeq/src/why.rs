@@ -3,11 +3,15 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::cli::{About, Done, Session, Show};
+use crate::cli::{About, Done, Session, Show, cell};
 
-/// The server's explanation. Fields without a place in a table are printed as JSON only.
+/// The server's explanation. Fields that `details` leaves out are printed as JSON only.
 #[derive(Serialize, Deserialize)]
 struct Explanation {
+    /// The task's; a queue has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<String>,
+    /// The status and all reasons in one line.
     summary: String,
     reasons: Vec<Reason>,
     #[serde(flatten)]
@@ -23,12 +27,6 @@ struct Reason {
 }
 
 impl Show for Explanation {
-    const COLUMNS: &'static [&'static str] = &["SUMMARY"];
-
-    fn cells(&self) -> Vec<String> {
-        vec![self.summary.clone()]
-    }
-
     fn name(&self) -> String {
         self.names().join(" ")
     }
@@ -38,7 +36,8 @@ impl Show for Explanation {
     }
 
     fn details(&self) -> Vec<(&'static str, String)> {
-        self.reasons.iter().map(|reason| ("Because", reason.text.clone())).collect()
+        let reasons = self.reasons.iter().map(|reason| ("Because", reason.text.clone()));
+        [("Status", cell(self.status.as_ref()))].into_iter().chain(reasons).collect()
     }
 }
 

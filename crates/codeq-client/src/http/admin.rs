@@ -40,13 +40,13 @@ impl HttpClient {
         self.request(Method::POST, &path)?.send().await.map(|_| ())
     }
 
-    /// Cancels pending and delayed tasks of a queue.
+    /// Cancels ready and delayed tasks of a queue.
     pub async fn purge_queue(&self, command: &str, which: &BulkOptions) -> Result<Purged, Error> {
         let path = ["admin", "queues", command, "purge"];
         self.request(Method::POST, &path)?.body(which).json().await
     }
 
-    /// Cancels tasks of a queue: pending and delayed ones at once, and running ones by asking their workers to stop.
+    /// Cancels tasks of a queue: ready and delayed ones at once, and running ones by asking their workers to stop.
     pub async fn cancel_tasks(
         &self,
         command: &str,

@@ -1,7 +1,7 @@
 //! The HTTP API.
 //!
-//! `tasks`, `artifacts`, `subscriptions`, `webhooks`, `events` and `admin` have the routes, `types` the responses. Nothing is
-//! retried automatically: the caller decides, see [`Error::is_transient`].
+//! `tasks`, `artifacts`, `subscriptions`, `webhooks`, `events` and `admin` have the routes, `types` the responses. Only
+//! `wait_result` retries; otherwise the caller decides, see [`Error::is_transient`].
 
 mod admin;
 pub(crate) mod artifacts;

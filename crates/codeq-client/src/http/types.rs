@@ -449,7 +449,7 @@ pub struct Replayed {
     pub progress: BulkProgress,
 }
 
-/// Selects the tasks of a queue to cancel. By default all pending and delayed tasks, up to a thousand per call.
+/// Selects the tasks of a queue to cancel. By default all ready and delayed tasks, up to a thousand per call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CancelTasks {
@@ -466,11 +466,11 @@ pub struct CancelTasks {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct CancelledTasks {
-    /// Pending and delayed tasks that were cancelled.
+    /// Ready and delayed tasks that were cancelled.
     pub cancelled: u64,
     /// Running tasks whose workers were asked to stop.
     pub cancel_requested: u64,
-    /// Pending and delayed tasks left and, if they were included, running ones.
+    /// Ready and delayed tasks left and, if they were included, running ones.
     pub remaining: u64,
     /// What every bulk call says.
     #[serde(flatten)]

@@ -77,7 +77,8 @@ impl NewTask {
         self
     }
 
-    /// Failed attempts before the task is dead-lettered. Defaults to the server's setting.
+    /// Failed attempts before the task is dead-lettered. Defaults to the queue's or the server's setting; the queue's
+    /// policy may lower it.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> NewTask {
         self.create.max_attempts = saturated(attempts.into());

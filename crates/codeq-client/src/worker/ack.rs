@@ -1,8 +1,17 @@
-//! Converts the server's acknowledgements to one type.
+//! The server's acknowledgements, converted to one type.
 
 use codeq_proto::worker::{AbandonAck, HeartbeatAck, NackAck, ResultAck};
 
-use super::leased::Ack;
+/// The server's acknowledgement of a message about a task.
+pub(super) struct Ack {
+    pub(super) task_id: String,
+    pub(super) ok: bool,
+    pub(super) code: String,
+    pub(super) message: String,
+    pub(super) cancel_requested: bool,
+    /// After a nack: the task is now a dead letter.
+    pub(super) dead_letter: bool,
+}
 
 macro_rules! plain {
     ($($wire:ident),*) => {$(

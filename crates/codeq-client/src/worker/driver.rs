@@ -16,8 +16,9 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tonic::Streaming;
 
 use super::Setup;
+use super::ack::Ack;
 use super::acknowledged::Acknowledged;
-use super::leased::{Ack, LeasedTasks, Settled};
+use super::leased::{LeasedTasks, Settled};
 use super::link::{self, Link};
 use super::outcome::{Outcome, Report};
 use super::task::{CancelReason, Signal, TaskInfo, run_limit};

@@ -11,6 +11,7 @@ use codeq_proto::worker::worker_event::Event;
 use codeq_proto::worker::{Heartbeat, WorkerEvent};
 use tokio::time::Instant;
 
+use super::ack::Ack;
 use super::outcome::Report;
 use super::task::{CancelReason, Signal};
 use crate::backoff::Backoff;
@@ -44,17 +45,6 @@ struct Entry {
     run_until: Option<Instant>,
     backoff: Backoff,
     signal: Signal,
-}
-
-/// The server's acknowledgement of a message about a task.
-pub(super) struct Ack {
-    pub(super) task_id: String,
-    pub(super) ok: bool,
-    pub(super) code: String,
-    pub(super) message: String,
-    pub(super) cancel_requested: bool,
-    /// After a nack: the task is now a dead letter.
-    pub(super) dead_letter: bool,
 }
 
 /// What an acknowledgement means for the task.

@@ -119,7 +119,7 @@ struct ReasonBody<'a> {
     /// Tasks of a higher priority, which are claimed first.
     #[serde(skip_serializing_if = "Option::is_none")]
     higher_priority: Option<u64>,
-    /// Older tasks of the same priority, which are claimed first.
+    /// Tasks of the same priority that became claimable earlier, and are claimed first.
     #[serde(skip_serializing_if = "Option::is_none")]
     older: Option<u64>,
     /// False if `older` is a lower bound.

@@ -80,8 +80,8 @@ codes! {
         "Check the id and the tenant. Finished tasks are removed when their retention ends.";
     NotInProgress "not_in_progress" Conflict, "The task is not leased, or its lease has ended.",
         "Stop working on the task: it is finished, or back in its queue.";
-    NotOwner "not_owner" Forbidden, "Another worker holds the lease.",
-        "Stop working on the task: another worker claimed it after the lease ended.";
+    NotOwner "not_owner" Forbidden, "The caller does not hold the lease: another worker does, or the task was claimed with a `workerId` that this request does not send.",
+        "Send the `workerId` of the claim. If you did, stop working on the task: another worker has claimed it.";
     LeaseLost "lease_lost" Conflict, "The task has been claimed again since the claim with this `fence`.",
         "Stop working on the task: the later claim has it now.";
     Finished "finished" Conflict, "The task is already finished.",
@@ -175,10 +175,10 @@ codes! {
     RecordChanged "record_changed" Conflict, "Another request changed the subscription or secret at the same time.",
         "Read it again, then retry.";
 
-    InvalidTenant "invalid_tenant" Invalid, "The token's tenant is empty, too long, or has control characters.",
+    InvalidTenant "invalid_tenant" Invalid, "The tenant is empty, too long, or has control characters. A token with such a tenant gets `invalid_token` (401) instead.",
         "Correct the token's claims.";
-    InvalidWorker "invalid_worker" Invalid, "The token's subject, or `subject/workerId`, is too long or has control characters.",
-        "Shorten `workerId`, or correct the token's claims.";
+    InvalidWorker "invalid_worker" Invalid, "The worker's identity, `subject/workerId`, is too long or has control characters. A token whose own subject is invalid gets `invalid_token` (401) instead.",
+        "Shorten or correct `workerId`.";
     InvalidSetting "invalid_setting" Invalid, "A setting of the server is out of range.",
         "The operator must correct the configuration.";
 
@@ -197,8 +197,8 @@ codes! {
         "Retry later. The operator must free disk space.";
     ShuttingDown "shutting_down" Unavailable, "The server is shutting down. The request may or may not have been carried out.",
         "Retry with the same idempotency key: another server, or this one after its restart, will handle the request.";
-    Failed "failed" Unavailable, "The server's storage has failed. The request may or may not have been carried out.",
-        "Retry with the same idempotency key. The operator must check the log.";
+    Failed "failed" Unavailable, "The server's storage has failed, or one of several shards refused its part of the request. It may have been carried out, wholly or in part.",
+        "Retry with the same idempotency key. If that fails too, the operator must check the log.";
     Internal "internal" Internal, "A bug in the server.",
         "Report the `requestId`.";
 }

@@ -25,7 +25,7 @@ pub struct Summary {
     pub elections: u64,
     /// Entries that were committed.
     pub entries: u64,
-    /// Snapshots that nodes installed.
+    /// How often the episode `snapshot` left a follower with a newer snapshot.
     pub snapshots: u64,
     /// How often each kind of fault happened, by name.
     pub faults: BTreeMap<&'static str, u64>,

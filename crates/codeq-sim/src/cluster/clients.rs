@@ -16,7 +16,7 @@ use codeq_raft::applied::AppliedIndex;
 use codeq_raft::node::Node;
 use parking_lot::Mutex;
 
-use super::committed::{Committed, Executed, ProcessId, hash};
+use super::committed::{CommandKey, Committed, ProcessId, hash};
 use super::rules::ANSWERS;
 use crate::invariants::{Violation, check_history};
 use crate::ledger::{Final, Ledger, Line, Outcome};
@@ -119,7 +119,7 @@ pub struct Clients {
     in_flight: BTreeMap<u64, InFlight>,
     answered: Vec<Answered>,
     answers: BTreeMap<ProcessId, Arc<Answers>>,
-    requested: BTreeMap<Executed, Requested>,
+    requested: BTreeMap<CommandKey, Requested>,
     /// The shortest retention that was ever configured.
     retention: Millis,
 }
@@ -209,7 +209,8 @@ impl Clients {
         committed: &Committed,
     ) {
         let (command, since) = (call.command.clone().current(), committed.applied());
-        // One shard's answer arrives; the others may lease a task briefly and return it.
+        // Only the first answer is heard. Another shard may also lease a task, which is then given back; for the checkers
+        // that is a claim whose answer was lost, so the ledger gets one.
         self.tick += 1;
         self.counts.ops += 1;
         self.record(self.tick, None, &command, Outcome::Unknown);
@@ -239,7 +240,7 @@ impl Clients {
         command: &Command,
         wait: Millis,
     ) {
-        let key = Executed { process, shard, command: hash(command) };
+        let key = CommandKey { process, shard, command: hash(command) };
         let requested = self.requested.entry(key).or_default();
         requested.asked += 1;
         requested.repeatable |= wait > 0;
@@ -323,7 +324,7 @@ impl Clients {
     /// A node answered that it has not applied a request and never will.
     fn refused(&mut self, request: &InFlight, error: &EngineError) -> Option<Violation> {
         let (process, shard) = (request.process, request.shard?);
-        let key = Executed { process, shard, command: hash(&request.command) };
+        let key = CommandKey { process, shard, command: hash(&request.command) };
         let requested = self.requested.entry(key).or_default();
         requested.refused += 1;
         requested.is_too_often().then(|| {

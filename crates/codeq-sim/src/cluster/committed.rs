@@ -41,9 +41,9 @@ pub struct Outcome {
 /// Identifies a process: its node, and the incarnation that it drew at its start.
 pub type ProcessId = (NodeId, u64);
 
-/// A command that a process has proposed.
+/// Identifies a command that a process was asked to propose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Executed {
+pub struct CommandKey {
     /// The process.
     pub process: ProcessId,
     /// The shard.
@@ -61,7 +61,7 @@ pub struct Committed {
     /// By index, proposer and command. Several commands of an entry can be the same.
     outcomes: BTreeMap<(u64, ProcessId, u64), Vec<Outcome>>,
     /// The commands of the last entry that clients must have asked for.
-    executed: Vec<Executed>,
+    executed: Vec<CommandKey>,
     /// The last change of the members.
     members: Option<(LogId, Members)>,
     /// The transitions of tasks, by shard and number: the entry of each, and a hash of its content.
@@ -201,7 +201,7 @@ impl Committed {
                 self.transitions.extend(moved);
                 let (process, bytes) = ((origin.node, origin.incarnation), hash(command));
                 if !is_own_work(command) {
-                    self.executed.push(Executed { process, shard, command: bytes });
+                    self.executed.push(CommandKey { process, shard, command: bytes });
                 }
                 let outcome = Outcome { shard, at, reply: applied.reply };
                 self.outcomes.entry((index, process, bytes)).or_default().push(outcome);
@@ -211,7 +211,7 @@ impl Committed {
     }
 
     /// The commands of the last entry, except for those that a leader proposes by itself.
-    pub fn executed(&self) -> &[Executed] {
+    pub fn executed(&self) -> &[CommandKey] {
         &self.executed
     }
 

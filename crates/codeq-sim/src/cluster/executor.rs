@@ -1,8 +1,9 @@
 //! Runs the tasks of all nodes in one thread, in virtual time.
 //!
-//! The seed decides in which order ready tasks run, how long each step takes and what random numbers tasks get. Time
-//! passes only while nothing is ready. Every node has a monotonic clock of its own, which runs a little too fast or too
-//! slow. A crash drops the tasks and timers of a node; what they had sent remains on its way.
+//! The seed decides in which order ready tasks run, how long each step takes and what random numbers tasks get. Each step
+//! takes a little time; beyond that, time passes only while nothing is ready. Every node has a monotonic clock of its own,
+//! which runs a little too fast or too slow. A crash drops the tasks and timers of a node; what they had sent remains on
+//! its way.
 
 use std::any::Any;
 use std::collections::BTreeMap;

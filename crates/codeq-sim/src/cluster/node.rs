@@ -90,7 +90,7 @@ pub struct Machine {
     pub clock: Arc<MachineClock>,
     /// Drawn at each start.
     pub incarnation: u64,
-    /// Whether the disk has failed since the last start: the node may then stop.
+    /// Whether a failure of the disk was planned since the last start: the node may then stop.
     pub excused: bool,
     /// By how many parts in a billion its monotonic clock runs too fast.
     pub drift: i64,

@@ -33,7 +33,7 @@ use crate::plan::Plan;
 use crate::rng::{Rng, mix};
 use crate::workload::ClientCall;
 
-/// A run ends after this many violations: one cause has many effects.
+/// Maximum number of violations reported at the end: one cause has many effects.
 const VIOLATIONS_MAX: usize = 6;
 
 /// Options of a run. Everything else follows from the seed.
@@ -62,7 +62,7 @@ pub struct Report {
     pub elections: u64,
     /// Entries that were committed.
     pub entries: u64,
-    /// Snapshots that nodes installed.
+    /// How often the episode `snapshot` left a follower with a newer snapshot.
     pub snapshots: u64,
     /// How often each kind of fault happened, by name.
     pub faults: BTreeMap<&'static str, u64>,

@@ -26,7 +26,8 @@ const fn bug(name: &'static str, fault: Fault, breaks: &'static [u8], quick: boo
     Sabotage { name, fault, breaks, quick }
 }
 
-/// The bugs for random runs. [`Fault::CheckpointOld`] is missing, because only a scripted trap can show it.
+/// The bugs for random runs. [`Fault::CheckpointOld`] is missing, because only a script shows it
+/// (`tests/sim/cluster/traps_rows.rs`).
 pub const ALL: [Sabotage; 24] = [
     bug("propose-before-ready", Fault::ProposeBeforeReady, &[8, 14, ANSWERS, STOPPED], false),
     bug("no-fence", Fault::NoFence, &[14, ANSWERS, STOPPED], false),

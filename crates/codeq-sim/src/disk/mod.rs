@@ -192,7 +192,7 @@ impl SimDisk {
         std::mem::take(&mut self.0.lock().cost)
     }
 
-    /// Bytes of all pages ever written, as a file system would count them.
+    /// Bytes of the pages of all files, including removed ones until the next power cut.
     pub fn used(&self) -> u64 {
         self.0.lock().used()
     }

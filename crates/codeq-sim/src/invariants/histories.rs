@@ -16,7 +16,7 @@ use crate::ledger::{
 pub struct Histories {
     /// Histories by task.
     pub tasks: BTreeMap<TaskId, TaskHistory>,
-    /// Enqueues by (tenant, key): every requested task with the key, in order.
+    /// Enqueues by (tenant, key): every requested task with the key, in order, unless the enqueue was refused.
     pub keys: BTreeMap<(String, String), Vec<Keyed>>,
     /// Unanswered claims.
     pub lost_claims: Vec<LostClaim>,
@@ -154,7 +154,8 @@ pub struct TaskHistory {
     pub created: Option<Created>,
     /// Its claims, in the order of their answers.
     pub claims: Vec<Claimed>,
-    /// All other operations, in the order of their outcomes, including bulk operations on its queue.
+    /// All other operations, in the order of their outcomes, except bulk operations on its queue, which are in
+    /// [`Histories::bulk`].
     pub ops: Vec<TaskOp>,
 }
 
@@ -219,7 +220,11 @@ impl Histories {
             Op::ReplayQueue(queue) => self.add_bulk(line, queue, Verb::Replay),
             Op::PurgeDead(queue) => self.add_bulk(line, queue, Verb::PurgeDead),
             Op::PurgeWaiting(queue) => self.add_bulk(line, queue, Verb::PurgeWaiting),
-            Op::Cleanup { tenant } => self.cleanups.push((tenant.clone(), line.invoked)),
+            Op::Cleanup { tenant } => {
+                if !matches!(line.outcome, Outcome::Refused { .. }) {
+                    self.cleanups.push((tenant.clone(), line.invoked));
+                }
+            }
             Op::Other(_) => {}
         }
     }

@@ -64,7 +64,8 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
     }
 }
 
-/// The latest time at which any lease under which a worker may have acted had to be over; `None` if that is uncertain.
+/// The latest `run_until` among the worker's claims under which it may have acted; `None` if one of them has no limit, or a
+/// claim may be missing.
 fn limit_of(histories: &Histories, history: &TaskHistory, op: &TaskOp) -> Option<Millis> {
     let under_lease = op.ends_lease() || op.verb == Verb::Heartbeat;
     // A repeated submit is answered at any time.

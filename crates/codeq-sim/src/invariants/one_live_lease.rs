@@ -170,8 +170,8 @@ fn extended_to(beat: &TaskOp) -> Option<Millis> {
     }
 }
 
-/// The earliest time at which the lease can have expired, before something that happened between the ticks `before`.
-/// `None` if a heartbeat with an unknown outcome leaves it open: a heartbeat can also shorten a lease.
+/// The earliest end that the claim's lease can have had when an event happened, which was between the two ticks of
+/// `before`. `None` if a heartbeat without a known answer makes that uncertain: a heartbeat can also shorten a lease.
 fn least_end(history: &TaskHistory, claim: &Claimed, before: (u64, u64)) -> Option<Millis> {
     let mut ends = vec![(claim.done, claim.seen.lease_until?)];
     let mut settled = claim.invoked;

@@ -155,7 +155,7 @@ impl Rows {
         }
     }
 
-    /// The timers of a kind: deadline and number.
+    /// The timers of a kind: key, deadline, number and value.
     pub fn timers_of(
         &self,
         kind: keys::TimerKind,

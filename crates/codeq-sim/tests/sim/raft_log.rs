@@ -11,8 +11,8 @@ use bytes::Bytes;
 use codeq_core::id::{ShardId, split_mix64};
 use codeq_disk::Disk;
 use codeq_log::Options;
+use codeq_raft::journal_record::log_id;
 use codeq_raft::log_store::{LogStore, LogStoreError, NewNode, Start};
-use codeq_raft::record::log_id;
 use codeq_raft::types::{
     Digests, Entry, LogId, Member, Origin, Proposal, StorageError, StoredMembership, Types, Vote,
 };

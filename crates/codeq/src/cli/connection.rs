@@ -125,8 +125,8 @@ impl Connection {
     }
 
     /// Flags win over a profile named by a flag or variable, which wins over the other variables, which win over the
-    /// current profile. Exception: CODEQ_CA_FILE wins over every profile. A profile's token goes only to the profile's
-    /// server.
+    /// current profile. Exception: CODEQ_CA_FILE wins over every profile. What a profile says, above all its token,
+    /// applies only to the profile's server.
     fn target(&self) -> Done<Target> {
         let named = self.profile.clone().or_else(|| variable("CODEQ_PROFILE"));
         let profiles = Profiles::load()?;
@@ -137,41 +137,26 @@ impl Connection {
         let (ca_env, worker_env) = (variable("CODEQ_CA_FILE"), variable("CODEQ_WORKER_URL"));
         let (token, token_env) = (self.given_token()?, variable("CODEQ_TOKEN"));
         let ca_file = self.ca_file.clone().or_else(|| ca_env.map(PathBuf::from));
-        let explicit = self.url.clone().or(from_env);
         let worker_url = worker_env.filter(|_| !is_named);
-        let target = match (explicit, profile) {
-            (Some(url), profile) => {
-                let same = profile.filter(|profile| profile.url == url);
-                let of_profile = same.as_ref().map(|profile| profile.token.clone());
-                let token = match is_named {
-                    true => token.or(of_profile).or(token_env),
-                    false => token.or(token_env).or(of_profile),
-                };
-                let worker_url = worker_url.or_else(|| same?.worker_url);
-                Target { url, token: token.unwrap_or_default(), worker_url, ca_file }
-            }
-            (None, Some(profile)) => {
-                let of_profile = Some(profile.token).filter(|token| !token.is_empty());
-                let token = match is_named {
-                    true => token.or(of_profile).or(token_env),
-                    false => token.or(token_env).or(of_profile),
-                };
-                Target {
-                    url: profile.url,
-                    token: token.unwrap_or_default(),
-                    worker_url: worker_url.or(profile.worker_url),
-                    ca_file: ca_file.or(profile.ca_file),
-                }
-            }
+        let explicit = self.url.clone().or(from_env);
+        let Some(url) = explicit.or_else(|| profile.as_ref().map(|profile| profile.url.clone()))
+        else {
             // The development server's token is no secret.
-            (None, None) => Target {
-                url: DEFAULT_URL.to_owned(),
-                token: token.or(token_env).unwrap_or_else(|| DEV_TOKEN.to_owned()),
-                worker_url,
-                ca_file,
-            },
+            let token = token.or(token_env).unwrap_or_else(|| DEV_TOKEN.to_owned());
+            return Ok(Target { url: DEFAULT_URL.to_owned(), token, worker_url, ca_file });
         };
-        Ok(target)
+        let own = profile.filter(|profile| profile.url == url).unwrap_or_default();
+        let of_profile = Some(own.token).filter(|token| !token.is_empty());
+        let token = match is_named {
+            true => token.or(of_profile).or(token_env),
+            false => token.or(token_env).or(of_profile),
+        };
+        Ok(Target {
+            url,
+            token: token.unwrap_or_default(),
+            worker_url: worker_url.or(own.worker_url),
+            ca_file: ca_file.or(own.ca_file),
+        })
     }
 
     fn given_token(&self) -> Done<Option<String>> {

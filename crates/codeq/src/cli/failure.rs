@@ -201,6 +201,7 @@ fn hint(code: &str) -> Option<String> {
         | "artifact_upload_failed" => {
             "try again later; if it persists, ask the operator of the server"
         }
+        "not_owner" => "stop working on the task: another worker has claimed it",
         "finished" => "see how it ended: codeq task get ID",
         "not_finished" => {
             "see its status: codeq task get ID; to start over, cancel it first: codeq task cancel ID"

@@ -4,6 +4,7 @@
 
 mod confirm;
 mod connection;
+mod each;
 mod escape;
 mod failure;
 mod output;
@@ -18,6 +19,7 @@ use clap::Subcommand;
 
 pub use confirm::Confirm;
 pub use connection::{Connection, Session};
+pub use each::each;
 pub use escape::{printable, printable_lines};
 pub use failure::{About, Done, Exit, Failure};
 pub use output::{Output, Show, cell, cut};

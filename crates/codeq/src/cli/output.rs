@@ -27,10 +27,12 @@ pub enum Format {
 
 /// Something to print.
 pub trait Show: Serialize {
-    /// Column titles.
-    const COLUMNS: &'static [&'static str];
+    /// Column titles. What is never in a list has `details` instead.
+    const COLUMNS: &'static [&'static str] = &[];
     /// One value per column.
-    fn cells(&self) -> Vec<String>;
+    fn cells(&self) -> Vec<String> {
+        Vec::new()
+    }
     /// What `-o name` prints.
     fn name(&self) -> String;
     /// The same, for an item that has several names.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::failure::{Done, Exit, Failure};
 
 /// How to reach a server.
-#[derive(Clone, Serialize, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Profile {
     pub url: String,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use codeq_client::TaskChanges;
 
-use crate::cli::{About, Done, Session, duration, seconds, time};
+use crate::cli::{About, Done, Session, duration, each, seconds, time};
 
 pub const HELP: &str = "\
 Changes tasks that are waiting: ready, delayed, or waiting for a retry. A new delay or time replaces the old
@@ -44,7 +44,7 @@ pub async fn run_now(session: &Session, ids: &[String]) -> Done {
 }
 
 async fn change(session: &Session, ids: &[String], changes: &TaskChanges) -> Done {
-    super::each(session, ids, async |id| {
+    each(session.out, ids, async |id| {
         session.http.change(id, changes).await.about(&format!("task {id}"))
     })
     .await

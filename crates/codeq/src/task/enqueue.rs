@@ -10,7 +10,7 @@ use crate::cli::{About, Done, Failure, Session, duration, input, seconds, talk, 
 
 pub const HELP: &str = "\
 With --wait, prints the result instead of the task. Exit code: 0 completed, 1 failed, 4 the idempotency key
-belongs to another task, 5 not finished in time.
+was used before with a different queue or payload, 5 not finished in time.
 
 Examples:
   codeq task enqueue resize --payload '{\"image\": 7}'

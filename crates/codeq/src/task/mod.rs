@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::bulk::{self, Slice, Which};
 use crate::cli::{
-    About, Confirm, Connection, Done, Exit, Failure, Noun, Session, Show, duration, talk,
+    About, Confirm, Connection, Done, Exit, Failure, Noun, Session, Show, duration, each, talk,
 };
 use crate::dlq;
 use crate::search::Matching;
@@ -336,7 +336,7 @@ impl Cancel {
             if include_running || which != Which::default() || confirm != Confirm::default() {
                 return Err(without_queue());
             }
-            return each(session, &ids, async |id| {
+            return each(session.out, &ids, async |id| {
                 let done = session.http.cancel(id).await.about(&format!("task {id}"))?;
                 let state = if done { "cancelled" } else { "requested" };
                 Ok(Cancelled { id: id.to_owned(), state })
@@ -363,7 +363,7 @@ impl Replay {
             Some(queue) => dlq::replay(session, &queue, from, &which, dry_run).await,
             None if dry_run || which != Which::default() => Err(without_queue()),
             None => {
-                each(session, &ids, async |id| {
+                each(session.out, &ids, async |id| {
                     session.http.replay_task(id).await.about(&format!("task {id}"))
                 })
                 .await
@@ -377,29 +377,4 @@ impl Replay {
 fn without_queue() -> Failure {
     let hint = "name the queue with --queue, or give the ids alone";
     Failure::usage("options and filters need --queue: tasks given by id take none", hint)
-}
-
-/// Does something to every task, prints the outcomes, and goes on after an error. The last error decides the exit code.
-async fn each<T: Show>(
-    session: &Session,
-    ids: &[String],
-    mut act: impl AsyncFnMut(&str) -> Done<T>,
-) -> Done {
-    let mut list = session.out.list();
-    let mut failed = None;
-    for id in ids {
-        match act(id).await {
-            Ok(done) => list.page(&[done])?,
-            Err(failure) => report(&mut failed, failure),
-        }
-    }
-    list.end()?;
-    failed.map_or(Ok(()), Err)
-}
-
-/// Keeps the latest failure for the end, where it decides the exit code, and prints the one before.
-fn report(kept: &mut Option<Failure>, failure: Failure) {
-    if let Some(before) = kept.replace(failure) {
-        talk(&format!("codeq: {}", before.what()));
-    }
 }

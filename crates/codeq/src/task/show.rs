@@ -85,18 +85,6 @@ fn outcome(result: &TaskResult) -> &'static str {
 }
 
 impl Show for TaskResult {
-    const COLUMNS: &'static [&'static str] = &["ID", "STATE", "FINISHED", "RESULT", "ERROR"];
-
-    fn cells(&self) -> Vec<String> {
-        vec![
-            self.task_id.clone(),
-            outcome(self).to_owned(),
-            self.completed_at.clone(),
-            cell(self.result.as_deref().map(|json| json.get())),
-            self.error.clone(),
-        ]
-    }
-
     fn name(&self) -> String {
         self.task_id.clone()
     }

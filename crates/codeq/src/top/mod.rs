@@ -1,7 +1,7 @@
 //! `codeq top`: a live view of the queues.
 
+mod metrics;
 mod screen;
-mod server;
 mod view;
 
 use std::io::{IsTerminal, Write};
@@ -18,8 +18,8 @@ use crate::cli::{
 };
 use crate::http;
 
+use metrics::Metrics;
 use screen::{Key, Screen};
-use server::Server;
 use view::View;
 
 #[derive(clap::Args)]
@@ -52,9 +52,9 @@ pub struct Snapshot {
     /// Workers that have a stream, hold a task, or asked for tasks within the last hour.
     workers: u64,
     /// None if this machine may not read the metrics.
-    server: Option<Server>,
-    /// The server's metrics in the previous snapshot.
-    before: Option<Server>,
+    metrics: Option<Metrics>,
+    /// The metrics of the previous snapshot.
+    before: Option<Metrics>,
 }
 
 #[derive(Deserialize)]
@@ -79,19 +79,24 @@ pub fn run(args: Args, top: &Connection) -> ExitCode {
 }
 
 impl Snapshot {
-    async fn take(session: &Session, before: Option<Server>) -> Done<Snapshot> {
+    async fn take(session: &Session, before: Option<Metrics>) -> Done<Snapshot> {
         let queues = session.http.queues().await.about("the list of queues")?;
         let path = ["admin", "workers"];
         let workers: Workers =
             session.http.get(&path, &[("limit", Some("1"))]).await.about("workers")?;
         // Metrics may be on another port, or closed to this machine.
-        let server = match http::get(session, "metrics").await {
-            Ok((200, text)) => Some(Server::parse(&text)),
+        let metrics = match http::get(session, "metrics").await {
+            Ok((200, text)) => Some(Metrics::parse(&text)),
             _ => None,
         };
         let url = session.url.clone();
-        Ok(Snapshot { url, queues, workers: workers.total, server, before })
+        Ok(Snapshot { url, queues, workers: workers.total, metrics, before })
     }
+}
+
+/// Whether a later snapshot may succeed: a server that restarts comes back, and a slow one becomes faster.
+fn is_temporary(failure: &Failure) -> bool {
+    matches!(failure.exit, Exit::Error | Exit::Timeout)
 }
 
 /// Shows snapshots until `q` or a signal. Keys work while the server is slow to answer.
@@ -106,7 +111,7 @@ async fn watch(session: &Session, interval: Duration) -> Done {
         let mut before = None;
         loop {
             let taken = Snapshot::take(session, before).await;
-            before = taken.as_ref().ok().and_then(|taken| taken.server).or(before);
+            before = taken.as_ref().ok().and_then(|taken| taken.metrics).or(before);
             if sender.send(taken).await.is_err() {
                 return;
             }
@@ -126,8 +131,7 @@ async fn watch(session: &Session, interval: Duration) -> Done {
                     last = Some(taken);
                     None
                 }
-                // A server that restarts comes back.
-                Err(failure) if failure.exit == Exit::Error => Some(failure),
+                Err(failure) if is_temporary(&failure) => Some(failure),
                 Err(failure) => return Err(failure),
             },
             Some(key) = keys.recv() => match key {
@@ -153,5 +157,21 @@ async fn watch(session: &Session, interval: Duration) -> Done {
         let text = text.trim_end_matches('\n').replace('\n', "\r\n\x1b[K");
         print!("\x1b[H\x1b[K{text}\x1b[J");
         let _ = std::io::stdout().flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use codeq_client::Error;
+
+    use super::*;
+
+    #[test]
+    fn a_server_that_does_not_answer_is_tried_again() {
+        for error in [Error::Timeout, Error::Closed] {
+            assert!(is_temporary(&error.into()));
+        }
+        let refused = Error::Refused { code: "unauthenticated".to_owned(), message: String::new() };
+        assert!(!is_temporary(&refused.into()));
     }
 }

@@ -70,7 +70,7 @@ struct Line(Vec<(String, Style)>);
 /// What the viewer has chosen.
 #[derive(Default)]
 pub struct View {
-    /// The column to sort by, from 1; 0 sorts by what waits and runs.
+    /// The column to sort by, from 1; 0 sorts by ready plus running tasks.
     sort: usize,
     reverse: bool,
     /// Number of queues above the first one that is shown.
@@ -142,7 +142,7 @@ impl View {
 
 /// The lines above the queues.
 fn summary(snapshot: &Snapshot) -> Vec<Line> {
-    let Snapshot { url, queues, workers, server, before } = snapshot;
+    let Snapshot { url, queues, workers, metrics, before } = snapshot;
     // `sum` of nothing is -0.0.
     let sum = |of: fn(&Queue) -> f64| queues.iter().map(of).fold(0.0, |sum, it| sum + it);
     let count = |of: fn(&Queue) -> u64| queues.iter().map(of).sum::<u64>();
@@ -165,7 +165,7 @@ fn summary(snapshot: &Snapshot) -> Vec<Line> {
         rate(sum(|queue| queue.claimed_per_second)),
         rate(sum(|queue| queue.finished_per_second)),
     );
-    let metrics = server.map(|now| format!(", {}", now.line(*before)));
+    let metrics = metrics.map(|now| format!(", {}", now.line(*before)));
     vec![
         Line::plain(&format!("codeq top - {} - {} queue(s)", printable(url), queues.len())),
         tasks,
@@ -302,7 +302,7 @@ mod tests {
             serde_json::from_value(json).unwrap()
         };
         let queues = names.iter().map(queue).collect();
-        Snapshot { url: "u".to_owned(), queues, workers: 3, server: None, before: None }
+        Snapshot { url: "u".to_owned(), queues, workers: 3, metrics: None, before: None }
     }
 
     #[test]

@@ -178,7 +178,7 @@ fn rows_that_contradict_each_other_are_a_problem_in_files_that_are_sound() {
     store.scan(Table::Index, 0, Key::MAX, Direction::Forward, 1, &mut rows).unwrap();
     store.delete(Table::Index, rows[0].0);
     let mut flushed = store.freeze(store.position()).unwrap().run();
-    store.flushed(&mut flushed).unwrap();
+    store.take_back(&mut flushed).unwrap();
     drop((store, flushed));
     expect(&fsck(&dir), 1, "invariant 3: task ");
     expect(&codeq(&["fsck", "--files-only", text(&dir)]), 0, "the rows were not checked");

@@ -38,6 +38,18 @@ fn profiles_choose_the_server_and_keep_their_tokens() {
     // A token goes to its own server only.
     let other = url.replace("127.0.0.1", "localhost");
     fails(&run(&["queue", "list", "--url", &other, "-o", "name"]), 6, "token");
+    // A profile without a token leaves it to the environment, also when --url names the profile's server.
+    assert_eq!(run(&["profile", "add", "bare", "--url", &url]).code, 0);
+    let bare = ["queue", "list", "--profile", "bare", "--url", &url];
+    let bare = said(alone(shop.home.path(), &bare).env("CODEQ_TOKEN", "dev-token"), "");
+    assert_eq!((bare.code, bare.out.as_str()), (0, "[]\n"), "{}", bare.err);
+    // So do its certificates apply to that server, and to no other.
+    let added = run(&["profile", "add", "bare", "--url", &url, "--ca-file", "/none/ca.pem"]);
+    assert_eq!(added.code, 0, "{}", added.err);
+    let trusting = |url: &str| run(&["queue", "list", "--profile", "bare", "--url", url]);
+    fails(&trusting(&url), 2, "cannot read /none/ca.pem");
+    assert_eq!(trusting(&other).code, 6);
+    assert_eq!(run(&["profile", "remove", "bare"]).code, 0);
     let by_variable = said(
         alone(shop.home.path(), &["queue", "list", "-o", "name"]).env("CODEQ_PROFILE", "wrong"),
         "",

@@ -24,6 +24,11 @@ fn queues_are_listed_paused_and_resumed() {
     fails(&typo, 3, "there is no queue 'reszie'");
     assert!(typo.err.contains("did you mean 'resize'?") && typo.err.contains("--create"));
     fails(&shop.run(&["queue", "resume", "reszie", "-o", "name"]), 3, "did you mean 'resize'?");
+    // What was done is still a whole list, and an error does not end the command.
+    let some = shop.run(&["queue", "resume", "mail", "reszie", "resize"]);
+    assert_eq!(some.code, 3, "{}", some.err);
+    let done: serde_json::Value = serde_json::from_str(&some.out).unwrap();
+    assert_eq!((&done[0]["command"], &done[1]["command"]), (&json!("mail"), &json!("resize")));
     assert_eq!(shop.run(&["queue", "list", "-o", "name"]).out, "mail\nresize\n");
     assert_eq!(shop.json(&["queue", "get", "mail"])["paused"], false);
     let early = shop.json(&["queue", "pause", "upload", "--create"]);
@@ -99,6 +104,11 @@ fn a_purge_goes_on_until_nothing_is_left() {
 #[test]
 fn a_policy_is_set_shown_and_deleted() {
     let shop = Shop::open();
+    fails(&shop.run(&["queue", "policy", "resize"]), 3, "has no policy");
+    let planned = shop.run(&["queue", "policy", "resize", "--max-attempts", "3", "--dry-run"]);
+    let shown: serde_json::Value = serde_json::from_str(&planned.out).unwrap();
+    assert_eq!((&shown["policy"]["maxAttempts"], &shown["dryRun"]), (&json!(3), &json!(true)));
+    assert!(planned.err.contains("would become"), "{}", planned.err);
     fails(&shop.run(&["queue", "policy", "resize"]), 3, "has no policy");
     let set = ["queue", "policy", "resize", "--max-attempts", "3", "--retention", "7d"];
     let policy = shop.json(&set);

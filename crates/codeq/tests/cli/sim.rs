@@ -26,11 +26,16 @@ fn a_range_of_seeds_runs_and_hours_add_more() {
 
 #[test]
 fn invalid_arguments_are_refused() {
-    let nonsense: [&[&str]; 4] = [
+    let nonsense: [&[&str]; 8] = [
         &["sim", "--seed", "x"],
         &["sim", "--seeds", "9..1"],
         &["sim", "--seed", "1", "--seeds", "1..3"],
         &["sim", "--seed", "1", "--hours", "3"],
+        // A planted bug has its own seeds, and ends with the first that notices it.
+        &["sim", "--cluster", "--sabotage", "all", "--seed", "1"],
+        &["sim", "--cluster", "--sabotage", "all", "--seeds", "1..3"],
+        &["sim", "--cluster", "--sabotage", "all", "--keep-going"],
+        &["sim", "--cluster", "--sabotage", "all", "--ledger"],
     ];
     for args in nonsense {
         assert_eq!(codeq(args).code, 2, "{args:?}");

@@ -48,8 +48,8 @@ fn claim() -> Operation {
     Operation::new(
         "task",
         "Claim a task",
-        "Leases the task with the highest priority, oldest first, to the token's subject. If there is none, \
-         waits up to `waitSeconds` for one. The response contains the `fence` of the lease: send it with every \
+        "Leases one task to the caller: of the tasks with the highest priority, the one that became claimable \
+         first. If there is none, waits up to `waitSeconds` for one. The response contains the `fence` of the lease: send it with every \
          later request about the task.",
     )
     .optional_body::<claim::OneRequest>(example)

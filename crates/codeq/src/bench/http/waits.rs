@@ -13,9 +13,8 @@ use super::{Clients, Load, Row, cycle, histogram};
 const CLIENTS: usize = 64;
 /// Tasks whose results are requested: this many finished ones, and this many unfinished ones.
 const TASKS: usize = 100;
-/// Every second request whose number is one more than a multiple of this (one request in a hundred) is a wait that the
-/// client itself ends, by cancelling the task.
-const CANCEL_EVERY: usize = 50;
+/// One request in this many is a wait that the client itself ends, by cancelling the task.
+const CANCEL_EVERY: usize = 100;
 const BATCH: &str = "/v1/codeq/tasks/batch";
 const GAUGE: &str = "codeq_result_waiters ";
 

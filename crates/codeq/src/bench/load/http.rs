@@ -10,11 +10,12 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::net::TcpStream;
 
 use super::super::http::client::Client;
-use super::core::{Core, Failure};
 use super::ids::key;
 use super::payload;
+use super::state::{Failure, RunState};
 
 const BASE: &str = "/v1/codeq";
 /// Claims wait this long for a task, in seconds.
@@ -22,7 +23,7 @@ const WAIT: u32 = 5;
 /// Pause after a claim that the server shed.
 const SHED_PAUSE: Duration = Duration::from_millis(10);
 
-type Shared = Rc<RefCell<Core>>;
+type Shared = Rc<RefCell<RunState>>;
 
 /// The server's address.
 #[derive(Debug, Clone)]
@@ -68,9 +69,10 @@ impl Target {
         let rest = url.strip_prefix("http://").with_context(|| format!("{url} is not http://"))?;
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         let host = if host.contains(':') { host.to_owned() } else { format!("{host}:80") };
-        let mut found =
-            tokio::net::lookup_host(&host).await.with_context(|| format!("cannot find {host}"))?;
-        let addr = found.next().with_context(|| format!("{host} has no address"))?;
+        // The first address that accepts connections: `localhost` may have one at which nobody listens.
+        let stream = TcpStream::connect(&host).await;
+        let stream = stream.with_context(|| format!("cannot reach the server at {host}"))?;
+        let addr = stream.peer_addr()?;
         let path = path.trim_end_matches('/');
         let base = if path.is_empty() { BASE.to_owned() } else { format!("/{path}") };
         Ok(Target { addr, base, token: token.to_owned() })
@@ -81,9 +83,9 @@ impl Target {
         client.with_context(|| format!("cannot reach the server at {}", self.addr))
     }
 
-    /// Opens all connections. Nothing is sent before the core has started.
-    pub async fn open(&self, core: &Shared) -> anyhow::Result<()> {
-        let plan = core.borrow().plan.clone();
+    /// Opens all connections. Nothing is sent before the run has started.
+    pub async fn open(&self, state: &Shared) -> anyhow::Result<()> {
+        let plan = state.borrow().plan.clone();
         let creating = plan.producers * (plan.in_flight / plan.create_batch).max(1);
         let working = plan.workers * (plan.slots / plan.ready_batch).max(1);
         let mut clients = Vec::new();
@@ -91,7 +93,7 @@ impl Target {
             clients.push(self.connect().await?);
         }
         for (at, client) in clients.into_iter().enumerate() {
-            let side = Side { core: Rc::clone(core), client, base: self.base.clone() };
+            let side = Side { state: Rc::clone(state), client, base: self.base.clone() };
             if at < creating {
                 tokio::task::spawn_local(side.until_failed(Side::create));
             } else {
@@ -99,24 +101,24 @@ impl Target {
             }
         }
         if plan.rate.is_some() {
-            tokio::task::spawn_local(tick(Rc::clone(core)));
+            tokio::task::spawn_local(tick(Rc::clone(state)));
         }
         Ok(())
     }
 }
 
 /// Wakes producers when arrivals are due.
-async fn tick(core: Shared) {
+async fn tick(state: Shared) {
     let mut ticks = tokio::time::interval(Duration::from_millis(1));
     loop {
         ticks.tick().await;
-        core.borrow().room.notify_waiters();
+        state.borrow().room.notify_waiters();
     }
 }
 
 /// One connection.
 struct Side {
-    core: Shared,
+    state: Shared,
     client: Client,
     base: String,
 }
@@ -124,27 +126,27 @@ struct Side {
 impl Side {
     async fn until_failed(mut self, job: impl AsyncFn(&mut Side) -> Result<(), Failure>) {
         if let Err(failure) = job(&mut self).await {
-            self.core.borrow_mut().fail(failure);
+            self.state.borrow_mut().fail(failure);
         }
     }
 
     /// Creates tasks until the run ends.
     async fn create(&mut self) -> Result<(), Failure> {
         loop {
-            let room = Rc::clone(&self.core.borrow().room);
+            let room = Rc::clone(&self.state.borrow().room);
             let room = room.notified();
-            let numbers = self.core.borrow_mut().take();
+            let numbers = self.state.borrow_mut().take();
             if numbers.is_empty() {
                 room.await;
             } else {
                 self.create_these(numbers).await?;
-                self.core.borrow_mut().settle();
+                self.state.borrow_mut().settle();
             }
         }
     }
 
     async fn create_these(&mut self, numbers: Range<u64>) -> Result<(), Failure> {
-        let batch = self.core.borrow().plan.create_batch > 1;
+        let batch = self.state.borrow().plan.create_batch > 1;
         let tasks: Vec<String> = numbers.clone().map(|number| self.task(number)).collect();
         let (path, body) = if batch {
             ("tasks/batch", format!(r#"{{"tasks":[{}]}}"#, tasks.join(",")))
@@ -153,7 +155,7 @@ impl Side {
         };
         let path = format!("{}/{path}", self.base);
         let answer = self.client.post(&path, body.as_bytes()).await.map_err(away)?;
-        let mut core = self.core.borrow_mut();
+        let mut state = self.state.borrow_mut();
         match answer.status {
             200 if batch => {
                 let batch: Batch<'_> = parse(answer.body)?;
@@ -161,39 +163,39 @@ impl Side {
                 let mut items = batch.results.into_iter();
                 for number in numbers {
                     match items.next() {
-                        Some(Item { task: Some(task), .. }) => core.created(number, &task.id),
+                        Some(Item { task: Some(task), .. }) => state.created(number, &task.id),
                         Some(Item { error, .. }) => {
-                            core.refused(number, error.map_or(missing, RawValue::get));
+                            state.refused(number, error.map_or(missing, RawValue::get));
                         }
-                        None => core.refused(number, missing),
+                        None => state.refused(number, missing),
                     }
                 }
             }
             200..=299 if !batch => {
                 let task: Task<'_> = parse(answer.body)?;
-                numbers.for_each(|number| core.created(number, &task.id));
+                numbers.for_each(|number| state.created(number, &task.id));
             }
             status => {
                 let why = said(status, answer.body);
-                numbers.for_each(|number| core.refused(number, &why));
+                numbers.for_each(|number| state.refused(number, &why));
             }
         }
         Ok(())
     }
 
     fn task(&self, number: u64) -> String {
-        let core = &mut *self.core.borrow_mut();
-        let payload = core.payloads.make(number);
-        let (command, payload) = (&core.plan.command, String::from_utf8_lossy(&payload));
+        let state = &mut *self.state.borrow_mut();
+        let payload = state.payloads.make(number);
+        let (command, payload) = (&state.plan.command, String::from_utf8_lossy(&payload));
         // Encoded as JSON, so the flag's value cannot break out of the string.
-        let webhook = serde_json::Value::from(&*core.plan.webhook);
+        let webhook = serde_json::Value::from(&*state.plan.webhook);
         format!(r#"{{"command":"{command}","payload":{payload},"webhook":{webhook}}}"#)
     }
 
     /// Claims and completes tasks until the run ends.
     async fn work(&mut self) -> Result<(), Failure> {
         let (batch, most) = {
-            let plan = &self.core.borrow().plan;
+            let plan = &self.state.borrow().plan;
             (plan.ready_batch, plan.result_batch)
         };
         let mut held: Vec<(u64, String)> = Vec::new();
@@ -209,7 +211,7 @@ impl Side {
                     self.submit(&held, most > 1).await?;
                     held = rest;
                 }
-                self.core.borrow_mut().settle();
+                self.state.borrow_mut().settle();
             }
         }
     }
@@ -220,7 +222,7 @@ impl Side {
         wait: u32,
         held: &mut Vec<(u64, String)>,
     ) -> Result<(), Failure> {
-        let command = self.core.borrow().plan.command.clone();
+        let command = self.state.borrow().plan.command.clone();
         let (path, count) = match count {
             1 => ("tasks/claim", String::new()),
             _ => ("tasks/claim/batch", format!(r#""count":{count},"#)),
@@ -235,7 +237,7 @@ impl Side {
             // Load shedding is counted and retried after a pause; a server that refuses everything ends the run.
             status @ (429 | 503) => {
                 let why = said(status, answer.body);
-                self.core.borrow_mut().error(format!("claim refused: {why}"));
+                self.state.borrow_mut().error(format!("claim refused: {why}"));
                 tokio::time::sleep(SHED_PAUSE).await;
                 return Ok(());
             }
@@ -243,15 +245,15 @@ impl Side {
                 return Err(Failure::Refused(format!("claim: {}", said(status, answer.body))));
             }
         };
-        let core = &mut *self.core.borrow_mut();
-        let now = core.now();
+        let state = &mut *self.state.borrow_mut();
+        let now = state.now();
         for task in tasks {
             let payload = task.payload.map_or("", RawValue::get);
             if let Some(number) = payload::number(payload.as_bytes()) {
-                core.tracker.assigned(number, key(&task.id), now);
+                state.tracker.assigned(number, key(&task.id), now);
                 held.push((number, task.id.into_owned()));
             } else {
-                core.error("a task with a payload that is not ours".to_owned());
+                state.error("a task with a payload that is not ours".to_owned());
             }
         }
         Ok(())
@@ -269,21 +271,21 @@ impl Side {
         };
         let path = format!("{}/tasks/{path}", self.base);
         let answer = self.client.post(&path, body.as_bytes()).await.map_err(away)?;
-        let mut core = self.core.borrow_mut();
+        let mut state = self.state.borrow_mut();
         if answer.status != 200 {
             let why = said(answer.status, answer.body);
-            held.iter().for_each(|_| core.error(format!("result refused: {why}")));
+            held.iter().for_each(|_| state.error(format!("result refused: {why}")));
             return Ok(());
         }
         if !batch {
-            held.iter().for_each(|(number, id)| core.completed(*number, id));
+            held.iter().for_each(|(number, id)| state.completed(*number, id));
             return Ok(());
         }
         let answers: Batch<'_> = parse(answer.body)?;
         for ((number, id), item) in held.iter().zip(answers.results) {
             match item.error {
-                None => core.completed(*number, id),
-                Some(error) => core.error(format!("result refused: {}", error.get())),
+                None => state.completed(*number, id),
+                Some(error) => state.error(format!("result refused: {}", error.get())),
             }
         }
         Ok(())

@@ -3,7 +3,6 @@
 //! The client usually shares the machine with the server, so it must cost a fraction of what the server costs: one thread,
 //! no task or channel per message, and no map keyed by text.
 
-mod core;
 mod http;
 mod ids;
 mod ledger;
@@ -12,6 +11,7 @@ mod plan;
 mod report;
 mod run;
 mod schedule;
+mod state;
 mod streams;
 mod tracker;
 
@@ -77,7 +77,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     create_batch: u32,
-    /// Tasks per Ready
+    /// Tasks that a worker asks for at once
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     ready_batch: u32,

@@ -20,7 +20,7 @@ pub struct Plan {
     pub in_flight: usize,
     /// Streams or connections that process tasks.
     pub workers: usize,
-    /// Credits on each.
+    /// Tasks that each is ready for, in whole credits.
     pub slots: usize,
     /// Tasks per create.
     pub create_batch: usize,

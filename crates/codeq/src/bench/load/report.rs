@@ -7,7 +7,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::core::{Core, Failure};
+use super::state::{Failure, RunState};
 use super::tracker::{Counts, Faults};
 
 /// Work done and resources used, since the start of a run or in the measured window.
@@ -65,12 +65,12 @@ pub struct Row {
 
 impl Row {
     /// The result of a finished run.
-    pub fn new(core: &Core, spent: &Spent) -> Row {
+    pub fn new(state: &RunState, spent: &Spent) -> Row {
         let seconds = spent.time.as_secs_f64().max(1e-9);
         let each = |time: Duration| time.as_secs_f64() * 1e6 / spent.cycles.max(1) as f64;
-        let latencies = &core.tracker.latencies;
-        let faults = core.tracker.faults();
-        let failure = core.failure();
+        let latencies = &state.tracker.latencies;
+        let faults = state.tracker.faults();
+        let failure = state.failure();
         let mut row = Row {
             cycles_per_second: spent.cycles as f64 / seconds,
             creates_per_second: spent.creates as f64 / seconds,
@@ -81,9 +81,9 @@ impl Row {
             client_cpu_us_per_cycle: each(spent.client),
             server_cpu_us_per_cycle: spent.server.map(each),
             server_rss_mib: spent.server_rss.map(|bytes| bytes as f64 / f64::from(1 << 20)),
-            counts: core.tracker.counts(),
-            errors: core.errors.clone(),
-            unsent: core.backlog(),
+            counts: state.tracker.counts(),
+            errors: state.errors.clone(),
+            unsent: state.backlog(),
             kept_up: true,
             faults,
             verified: failure.is_none() && faults.is_none(),
@@ -91,7 +91,7 @@ impl Row {
             failure: failure.map(Failure::to_string),
             notes: Vec::new(),
         };
-        if let Some(rate) = core.plan.rate {
+        if let Some(rate) = state.plan.rate {
             row.check_rate(rate);
         }
         row
@@ -252,18 +252,18 @@ mod tests {
 
     fn row(flags: &str, tasks: u64, seconds: u64) -> Row {
         let line = Line::parse_from(format!("bench {flags}").split_whitespace());
-        let mut core = Core::new(Plan::new(&line.args), None).unwrap();
-        core.start();
+        let mut state = RunState::new(Plan::new(&line.args), None).unwrap();
+        state.start();
         for number in 0..tasks {
-            core.tracker.send(0);
-            core.created(number, &number.to_string());
-            core.tracker.assigned(number, super::super::ids::key(&number.to_string()), 10);
-            core.completed(number, &number.to_string());
+            state.tracker.send(0);
+            state.created(number, &number.to_string());
+            state.tracker.assigned(number, super::super::ids::key(&number.to_string()), 10);
+            state.completed(number, &number.to_string());
         }
         let time = Duration::from_secs(seconds);
         let (client, server) = (Duration::from_millis(tasks), None);
         let spent = Spent { time, cycles: tasks, creates: tasks, client, server, server_rss: None };
-        Row::new(&core, &spent)
+        Row::new(&state, &spent)
     }
 
     #[test]

@@ -6,10 +6,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::super::process;
-use super::core::Core;
 use super::http;
 use super::ledger::Ledger;
 use super::report::{Row, Spent};
+use super::state::RunState;
 use super::streams::{Addresses, Streams};
 use super::{Args, plan::Plan};
 
@@ -19,22 +19,22 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// One run on the current thread. Returns an error if the run fails before its first task, or if the ledger cannot be
 /// written; other failures are in the row.
 pub async fn run(args: &Args, ledger: &mut Option<Ledger>) -> anyhow::Result<Row> {
-    let core = Core::new(Plan::new(args), ledger.take())?;
-    let core = Rc::new(RefCell::new(core));
+    let state = RunState::new(Plan::new(args), ledger.take())?;
+    let state = Rc::new(RefCell::new(state));
     let mut streams = None;
     if let Some(url) = &args.http_url {
-        http::Target::new(url, &args.token).await?.open(&core).await?;
-        core.borrow_mut().start();
-        core.borrow().room.notify_waiters();
+        http::Target::new(url, &args.token).await?.open(&state).await?;
+        state.borrow_mut().start();
+        state.borrow().room.notify_waiters();
     } else {
         let (producer, worker) = (args.producer_addr.as_str(), args.worker_addr.as_str());
         let addresses = Addresses { producer, worker, token: &args.token };
-        let opened = Streams::open(&core, &addresses).await?;
-        core.borrow_mut().start();
-        opened.0.borrow_mut().fill(&mut core.borrow_mut());
+        let opened = Streams::open(&state, &addresses).await?;
+        state.borrow_mut().start();
+        opened.0.borrow_mut().fill(&mut state.borrow_mut());
         streams = Some(opened);
     }
-    let mut row = measure(args, &core).await;
+    let mut row = measure(args, &state).await;
     if let Some((streams, running)) = streams {
         streams.borrow_mut().close();
         let ends = async {
@@ -47,33 +47,33 @@ pub async fn run(args: &Args, ledger: &mut Option<Ledger>) -> anyhow::Result<Row
             row.note("the streams did not end after both sides had said everything".to_owned());
         }
     }
-    *ledger = core.borrow_mut().ledger.take();
+    *ledger = state.borrow_mut().ledger.take();
     if let Some(ledger) = ledger {
         ledger.flush()?;
     }
     Ok(row)
 }
 
-async fn measure(args: &Args, core: &Rc<RefCell<Core>>) -> Row {
-    let window = core.borrow().plan.window();
-    let mark = || spent(args, &core.borrow());
+async fn measure(args: &Args, state: &Rc<RefCell<RunState>>) -> Row {
+    let window = state.borrow().plan.window();
+    let mark = || spent(args, &state.borrow());
     // A run that fails early is measured from its start.
     let mut from = mark();
-    wait(core, Duration::from_nanos(window.start)).await;
-    if core.borrow().failure().is_none() {
+    wait(state, Duration::from_nanos(window.start)).await;
+    if state.borrow().failure().is_none() {
         from = mark();
     }
-    wait(core, Duration::from_nanos(window.end)).await;
+    wait(state, Duration::from_nanos(window.end)).await;
     let to = mark();
-    core.borrow_mut().stop();
-    let until = core.borrow().elapsed() + core.borrow().plan.drain;
-    while !core.borrow().is_done() && core.borrow().elapsed() < until {
-        if core.borrow().failure().is_some() {
+    state.borrow_mut().stop();
+    let until = state.borrow().elapsed() + state.borrow().plan.drain;
+    while !state.borrow().is_done() && state.borrow().elapsed() < until {
+        if state.borrow().failure().is_some() {
             break;
         }
-        pause(core, until).await;
+        pause(state, until).await;
     }
-    let core = core.borrow();
+    let state = state.borrow();
     let spent = Spent {
         time: to.time.saturating_sub(from.time),
         cycles: to.cycles - from.cycles,
@@ -82,24 +82,24 @@ async fn measure(args: &Args, core: &Rc<RefCell<Core>>) -> Row {
         server: to.server.zip(from.server).map(|(to, from)| to.saturating_sub(from)),
         server_rss: to.server_rss,
     };
-    Row::new(&core, &spent)
+    Row::new(&state, &spent)
 }
 
 /// Waits until a moment of the run, or a failure, and prints progress every second.
-async fn wait(core: &Rc<RefCell<Core>>, until: Duration) {
-    let mut last = core.borrow().tracker.counts();
-    while core.borrow().failure().is_none() {
-        let now = core.borrow().elapsed();
+async fn wait(state: &Rc<RefCell<RunState>>, until: Duration) {
+    let mut last = state.borrow().tracker.counts();
+    while state.borrow().failure().is_none() {
+        let now = state.borrow().elapsed();
         if now >= until {
             return;
         }
         let second = Duration::from_secs(now.as_secs() + 1);
-        pause(core, second.min(until)).await;
-        let core = core.borrow();
-        if core.plan.progress && core.elapsed() >= second {
-            let counts = core.tracker.counts();
+        pause(state, second.min(until)).await;
+        let state = state.borrow();
+        if state.plan.progress && state.elapsed() >= second {
+            let counts = state.tracker.counts();
             let (done, made) = (counts.completed - last.completed, counts.created - last.created);
-            let (outstanding, backlog) = (core.tracker.outstanding(), core.backlog());
+            let (outstanding, backlog) = (state.tracker.outstanding(), state.backlog());
             let late = if backlog > 1 { format!(", {backlog} late") } else { String::new() };
             let seconds = second.as_secs();
             // Continue if nobody reads the output any more.
@@ -113,17 +113,17 @@ async fn wait(core: &Rc<RefCell<Core>>, until: Duration) {
 }
 
 /// Waits until a moment of the run, or an event.
-async fn pause(core: &Rc<RefCell<Core>>, until: Duration) {
-    let (event, now) = (Rc::clone(&core.borrow().event), core.borrow().elapsed());
+async fn pause(state: &Rc<RefCell<RunState>>, until: Duration) {
+    let (event, now) = (Rc::clone(&state.borrow().event), state.borrow().elapsed());
     // A timeout counts as an event.
     let _ = tokio::time::timeout(until.saturating_sub(now), event.notified()).await;
 }
 
 /// Work done and resources used since the start.
-fn spent(args: &Args, core: &Core) -> Spent {
-    let counts = core.tracker.counts();
+fn spent(args: &Args, state: &RunState) -> Spent {
+    let counts = state.tracker.counts();
     Spent {
-        time: core.elapsed(),
+        time: state.elapsed(),
         cycles: counts.completed,
         creates: counts.created,
         client: process::cpu_of("self"),

@@ -1,5 +1,5 @@
 //! Every command that a page shows in an `sh` block is run, page by page and from top to bottom, against a server that
-//! `codeq dev` started. A `console` block is for commands that a test cannot run: they need root, a package or a cluster.
+//! `codeq dev` started. A `console` block is for commands that a test cannot run, for example because they need root or a package.
 //!
 //! A line that starts with `#>` says what the block prints: the parts between `…` must appear in this order.
 

@@ -17,7 +17,7 @@ use tonic::Streaming;
 use tonic::codegen::tokio_stream::Stream;
 use tonic::transport::{Channel, Endpoint};
 
-use super::core::{Core, Failure};
+use super::state::{Failure, RunState};
 use producer::Producer;
 use worker::Worker;
 
@@ -50,10 +50,10 @@ type Shared<T> = Rc<RefCell<T>>;
 impl Streams {
     /// Opens all streams and spawns their handlers. The returned handlers end with the streams.
     pub async fn open(
-        core: &Shared<Core>,
+        state: &Shared<RunState>,
         addresses: &Addresses<'_>,
     ) -> anyhow::Result<(Shared<Streams>, Vec<JoinHandle<()>>)> {
-        let plan = core.borrow().plan.clone();
+        let plan = state.borrow().plan.clone();
         let (mut acks, mut tasks) = (Vec::new(), Vec::new());
         let (mut producers, mut workers) = (Vec::new(), Vec::new());
         for _ in 0..plan.producers {
@@ -70,29 +70,29 @@ impl Streams {
         let streams = Rc::new(RefCell::new(Streams { producers, workers, turn: 0 }));
         let mut running = Vec::new();
         for (at, incoming) in acks.into_iter().enumerate() {
-            running.push(receive(core, &streams, incoming, move |streams, core, event| {
-                streams.producers.get_mut(at).map_or(Ok(()), |it| it.handle(core, event))
+            running.push(receive(state, &streams, incoming, move |streams, state, event| {
+                streams.producers.get_mut(at).map_or(Ok(()), |it| it.handle(state, event))
             }));
         }
         for (at, incoming) in tasks.into_iter().enumerate() {
-            running.push(receive(core, &streams, incoming, move |streams, core, event| {
-                streams.workers.get_mut(at).map_or(Ok(()), |it| it.handle(core, event))
+            running.push(receive(state, &streams, incoming, move |streams, state, event| {
+                streams.workers.get_mut(at).map_or(Ok(()), |it| it.handle(state, event))
             }));
         }
         let batches = plan.ready_batch.max(plan.result_batch) > 1;
         if plan.rate.is_some() || batches {
-            tokio::task::spawn_local(tick(Rc::clone(core), Rc::clone(&streams)));
+            tokio::task::spawn_local(tick(Rc::clone(state), Rc::clone(&streams)));
         }
         Ok((streams, running))
     }
 
     /// Creates as many tasks as allowed.
-    pub fn fill(&mut self, core: &mut Core) {
+    pub fn fill(&mut self, state: &mut RunState) {
         let count = self.producers.len().max(1);
         let mut idle = 0;
         while idle < count {
             let producer = self.producers.get_mut(self.turn);
-            let sent = producer.is_some_and(|producer| producer.create(core));
+            let sent = producer.is_some_and(|producer| producer.create(state));
             self.turn = (self.turn + 1) % count;
             idle = if sent { 0 } else { idle + 1 };
         }
@@ -107,17 +107,17 @@ impl Streams {
 
 /// Handles the messages of a stream until it ends.
 fn receive<T: 'static>(
-    core: &Shared<Core>,
+    state: &Shared<RunState>,
     streams: &Shared<Streams>,
     mut incoming: Streaming<T>,
-    handle: impl Fn(&mut Streams, &mut Core, T) -> Result<(), Failure> + Unpin + 'static,
+    handle: impl Fn(&mut Streams, &mut RunState, T) -> Result<(), Failure> + Unpin + 'static,
 ) -> JoinHandle<()> {
-    let (core, streams) = (Rc::clone(core), Rc::clone(streams));
+    let (state, streams) = (Rc::clone(state), Rc::clone(streams));
     tokio::task::spawn_local(poll_fn(move |context| {
-        let (core, streams) = (&mut *core.borrow_mut(), &mut *streams.borrow_mut());
+        let (state, streams) = (&mut *state.borrow_mut(), &mut *streams.borrow_mut());
         let failure = loop {
             let handled = match Pin::new(&mut incoming).poll_next(context) {
-                Poll::Ready(Some(Ok(event))) => handle(streams, core, event),
+                Poll::Ready(Some(Ok(event))) => handle(streams, state, event),
                 Poll::Ready(Some(Err(status))) => Err(Failure::Away(describe(&status))),
                 Poll::Ready(None) => Err(Failure::Away("it ended a stream".to_owned())),
                 Poll::Pending => break None,
@@ -127,22 +127,22 @@ fn receive<T: 'static>(
             }
         };
         let ended = failure.is_some();
-        failure.into_iter().for_each(|failure| core.fail(failure));
+        failure.into_iter().for_each(|failure| state.fail(failure));
         // Once per batch of received messages.
-        streams.fill(core);
-        core.settle();
+        streams.fill(state);
+        state.settle();
         if ended { Poll::Ready(()) } else { Poll::Pending }
     }))
 }
 
-async fn tick(core: Shared<Core>, streams: Shared<Streams>) {
+async fn tick(state: Shared<RunState>, streams: Shared<Streams>) {
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
         ticks.tick().await;
-        let (core, streams) = (&mut *core.borrow_mut(), &mut *streams.borrow_mut());
+        let (state, streams) = (&mut *state.borrow_mut(), &mut *streams.borrow_mut());
         streams.workers.iter_mut().for_each(Worker::flush);
-        streams.fill(core);
+        streams.fill(state);
     }
 }
 

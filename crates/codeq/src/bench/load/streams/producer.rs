@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tonic::Streaming;
 use tonic::codegen::tokio_stream::wrappers::UnboundedReceiverStream;
 
-use super::super::core::{Core, Failure};
+use super::super::state::{Failure, RunState};
 use super::{MESSAGE, connect, describe, greeting};
 
 /// A stream that creates tasks.
@@ -49,14 +49,14 @@ impl Producer {
     }
 
     /// Creates the tasks allowed now; returns whether there were any.
-    pub fn create(&mut self, core: &mut Core) -> bool {
-        if self.in_flight + core.plan.create_batch > core.plan.in_flight {
+    pub fn create(&mut self, state: &mut RunState) -> bool {
+        if self.in_flight + state.plan.create_batch > state.plan.in_flight {
             return false;
         }
-        let mut numbers = core.take();
+        let mut numbers = state.take();
         self.in_flight += (numbers.end - numbers.start) as usize;
-        if core.plan.create_batch > 1 {
-            let tasks: Vec<CreateTask> = numbers.map(|number| task(core, number)).collect();
+        if state.plan.create_batch > 1 {
+            let tasks: Vec<CreateTask> = numbers.map(|number| task(state, number)).collect();
             let any = !tasks.is_empty();
             if any {
                 self.say(Say::CreateBatch(CreateTaskBatch { tasks }));
@@ -66,16 +66,16 @@ impl Producer {
         let Some(number) = numbers.next() else {
             return false;
         };
-        self.say(Say::Create(task(core, number)));
+        self.say(Say::Create(task(state, number)));
         true
     }
 
     /// Handles a message.
-    pub fn handle(&mut self, core: &mut Core, event: ServerEvent) -> Result<(), Failure> {
+    pub fn handle(&mut self, state: &mut RunState, event: ServerEvent) -> Result<(), Failure> {
         match event.event {
-            Some(Heard::CreateAck(ack)) => self.acknowledged(core, &ack),
+            Some(Heard::CreateAck(ack)) => self.acknowledged(state, &ack),
             Some(Heard::CreateAckBatch(batch)) => {
-                batch.acks.iter().for_each(|ack| self.acknowledged(core, ack));
+                batch.acks.iter().for_each(|ack| self.acknowledged(state, ack));
             }
             Some(Heard::Error(error)) => {
                 let (code, message) = (error.code, error.message);
@@ -84,28 +84,28 @@ impl Producer {
                 )));
             }
             Some(Heard::HelloAck(_)) | None => {
-                core.error("a message on the producer stream that was not asked for".to_owned());
+                state.error("a message on the producer stream that was not asked for".to_owned());
             }
         }
         Ok(())
     }
 
-    fn acknowledged(&mut self, core: &mut Core, ack: &CreateAck) {
+    fn acknowledged(&mut self, state: &mut RunState, ack: &CreateAck) {
         self.in_flight = self.in_flight.saturating_sub(1);
         if ack.ok {
-            core.created(ack.seq, &ack.task_id);
+            state.created(ack.seq, &ack.task_id);
         } else {
-            core.refused(ack.seq, &ack.error_message);
+            state.refused(ack.seq, &ack.error_message);
         }
     }
 }
 
-fn task(core: &mut Core, number: u64) -> CreateTask {
+fn task(state: &mut RunState, number: u64) -> CreateTask {
     CreateTask {
         seq: number,
-        command: core.plan.command.clone(),
-        payload: core.payloads.make(number),
-        webhook: core.plan.webhook.clone(),
+        command: state.plan.command.clone(),
+        payload: state.payloads.make(number),
+        webhook: state.plan.webhook.clone(),
         ..CreateTask::default()
     }
 }

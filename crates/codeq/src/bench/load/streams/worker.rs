@@ -13,10 +13,10 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tonic::Streaming;
 use tonic::codegen::tokio_stream::wrappers::UnboundedReceiverStream;
 
-use super::super::core::{Core, Failure};
 use super::super::ids::key;
 use super::super::payload;
 use super::super::plan::Plan;
+use super::super::state::{Failure, RunState};
 use super::{MESSAGE, connect, describe, greeting};
 
 const RESULT: &[u8] = b"{\"ok\":true}";
@@ -26,8 +26,8 @@ pub struct Worker {
     out: UnboundedSender<WorkerEvent>,
     /// Results waiting for a full batch.
     results: Vec<Outcome>,
-    /// Credits to give.
-    credits: usize,
+    /// Slots that neither a Ready nor a task takes.
+    free_slots: usize,
     /// Tasks whose results were sent, by id.
     submitted: HashMap<u64, u64>,
     ready: Ready,
@@ -49,7 +49,7 @@ impl Worker {
         let mut worker = Worker {
             out,
             results: Vec::new(),
-            credits: plan.slots,
+            free_slots: plan.slots,
             submitted: HashMap::new(),
             ready: Ready { commands, lease_seconds: 0, count: plan.ready_batch as i32 },
             ready_batch: plan.ready_batch,
@@ -79,44 +79,44 @@ impl Worker {
     }
 
     fn give(&mut self) {
-        while self.credits >= self.ready_batch {
-            self.credits -= self.ready_batch;
+        while self.free_slots >= self.ready_batch {
+            self.free_slots -= self.ready_batch;
             self.say(Say::Ready(self.ready.clone()));
         }
     }
 
     /// Handles a message.
-    pub fn handle(&mut self, core: &mut Core, event: ServerEvent) -> Result<(), Failure> {
+    pub fn handle(&mut self, state: &mut RunState, event: ServerEvent) -> Result<(), Failure> {
         match event.event {
             Some(Heard::Task(assignment)) => {
                 let tasks = assignment.task.map_or_else(Vec::new, |task| vec![task]);
-                self.assigned(core, tasks);
+                self.assigned(state, tasks);
             }
-            Some(Heard::TaskBatch(batch)) => self.assigned(core, batch.tasks),
-            Some(Heard::ResultAck(ack)) => self.acknowledged(core, &ack),
+            Some(Heard::TaskBatch(batch)) => self.assigned(state, batch.tasks),
+            Some(Heard::ResultAck(ack)) => self.acknowledged(state, &ack),
             Some(Heard::ResultAckBatch(batch)) => {
-                batch.acks.iter().for_each(|ack| self.acknowledged(core, ack));
+                batch.acks.iter().for_each(|ack| self.acknowledged(state, ack));
             }
             Some(Heard::Error(error)) => {
                 let (code, message) = (error.code, error.message);
                 return Err(Failure::Refused(format!("the worker stream said {code}: {message}")));
             }
-            _ => core.error("a message on the worker stream that was not asked for".to_owned()),
+            _ => state.error("a message on the worker stream that was not asked for".to_owned()),
         }
         Ok(())
     }
 
     /// These tasks answer one credit; the rest of the credit is free again.
-    fn assigned(&mut self, core: &mut Core, tasks: Vec<Task>) {
-        self.credits += self.ready_batch.saturating_sub(tasks.len());
-        let now = core.now();
+    fn assigned(&mut self, state: &mut RunState, tasks: Vec<Task>) {
+        self.free_slots += self.ready_batch.saturating_sub(tasks.len());
+        let now = state.now();
         for task in tasks {
             let key = key(&task.id);
             if let Some(number) = payload::number(&task.payload) {
-                core.tracker.assigned(number, key, now);
+                state.tracker.assigned(number, key, now);
                 self.submitted.insert(key, number);
             } else {
-                core.error("a task with a payload that is not ours".to_owned());
+                state.error("a task with a payload that is not ours".to_owned());
             }
             self.results.push(Outcome {
                 task_id: task.id,
@@ -133,7 +133,7 @@ impl Worker {
     }
 
     fn submit(&mut self) {
-        self.credits += self.results.len();
+        self.free_slots += self.results.len();
         if self.result_batch > 1 {
             let results = std::mem::take(&mut self.results);
             self.say(Say::ResultBatch(ResultBatch { results }));
@@ -150,11 +150,11 @@ impl Worker {
         }
     }
 
-    fn acknowledged(&mut self, core: &mut Core, ack: &ResultAck) {
+    fn acknowledged(&mut self, state: &mut RunState, ack: &ResultAck) {
         match self.submitted.remove(&key(&ack.task_id)) {
-            Some(number) if ack.ok => core.completed(number, &ack.task_id),
-            Some(_) => core.error(format!("result refused: {}", ack.error_message)),
-            None => core.error("an acknowledgement of a result that was not sent".to_owned()),
+            Some(number) if ack.ok => state.completed(number, &ack.task_id),
+            Some(_) => state.error(format!("result refused: {}", ack.error_message)),
+            None => state.error("an acknowledgement of a result that was not sent".to_owned()),
         }
     }
 }

@@ -39,7 +39,7 @@ impl fmt::Display for Failure {
 const REFUSALS_MAX: u64 = 100;
 
 /// The state of a run.
-pub struct Core {
+pub struct RunState {
     /// The plan of the run.
     pub plan: Plan,
     /// The outcome of each task.
@@ -61,10 +61,10 @@ pub struct Core {
     stopping: bool,
 }
 
-impl Core {
+impl RunState {
     /// A run that has not started.
-    pub fn new(plan: Plan, ledger: Option<Ledger>) -> anyhow::Result<Core> {
-        Ok(Core {
+    pub fn new(plan: Plan, ledger: Option<Ledger>) -> anyhow::Result<RunState> {
+        Ok(RunState {
             tracker: Tracker::new(plan.window())?,
             payloads: Payloads::new(plan.payload),
             ledger,
@@ -204,62 +204,62 @@ mod tests {
         args: Args,
     }
 
-    fn core(flags: &str) -> Core {
+    fn state(flags: &str) -> RunState {
         let line = Line::parse_from(format!("bench {flags}").split_whitespace());
-        Core::new(Plan::new(&line.args), None).unwrap()
+        RunState::new(Plan::new(&line.args), None).unwrap()
     }
 
     #[test]
     fn a_closed_loop_sends_when_there_is_room_for_a_whole_batch() {
-        let mut core = core("--create-batch 4 --ahead 10");
-        assert!(core.take().is_empty(), "it has not started");
-        core.start();
-        assert_eq!((core.take(), core.take()), (0..4, 4..8));
-        assert!(core.take().is_empty());
-        core.completed(0, "a");
-        assert!(core.take().is_empty());
-        core.refused(1, "full");
-        assert_eq!(core.take(), 8..12);
-        core.completed(2, "b");
-        (3..6).for_each(|number| core.completed(number, "c"));
-        core.stop();
-        assert!(core.take().is_empty());
+        let mut state = state("--create-batch 4 --ahead 10");
+        assert!(state.take().is_empty(), "it has not started");
+        state.start();
+        assert_eq!((state.take(), state.take()), (0..4, 4..8));
+        assert!(state.take().is_empty());
+        state.completed(0, "a");
+        assert!(state.take().is_empty());
+        state.refused(1, "full");
+        assert_eq!(state.take(), 8..12);
+        state.completed(2, "b");
+        (3..6).for_each(|number| state.completed(number, "c"));
+        state.stop();
+        assert!(state.take().is_empty());
     }
 
     #[test]
     fn an_open_loop_sends_what_is_due_and_no_more_than_its_bound() {
         // All of the tasks are due after a second, and the run began longer ago than that.
-        let mut core = core("--rate 100 --ahead 30 --create-batch 20 --seconds 1 --warm-up 0");
-        core.start();
-        core.start = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
-        assert_eq!((core.take(), core.take()), (0..20, 20..30));
-        assert!(core.take().is_empty(), "its bound");
-        core.stop();
-        assert_eq!(core.backlog(), 71, "what was due in the second, and is not sent");
+        let mut state = state("--rate 100 --ahead 30 --create-batch 20 --seconds 1 --warm-up 0");
+        state.start();
+        state.start = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
+        assert_eq!((state.take(), state.take()), (0..20, 20..30));
+        assert!(state.take().is_empty(), "its bound");
+        state.stop();
+        assert_eq!(state.backlog(), 71, "what was due in the second, and is not sent");
         for number in 0..30 {
-            core.created(number, "a");
-            core.completed(number, "a");
+            state.created(number, "a");
+            state.completed(number, "a");
         }
-        assert!(!core.is_done(), "it is still to be sent");
-        assert_eq!(core.take(), 30..50);
+        assert!(!state.is_done(), "it is still to be sent");
+        assert_eq!(state.take(), 30..50);
     }
 
     #[test]
     fn kinds_of_errors_are_bounded() {
-        let mut core = core("");
-        (0..1_000).for_each(|n| core.error(n.to_string()));
-        assert_eq!(core.errors.len(), KINDS + 1);
-        assert_eq!(core.errors["other"], 1_000 - KINDS as u64);
+        let mut state = state("");
+        (0..1_000).for_each(|n| state.error(n.to_string()));
+        assert_eq!(state.errors.len(), KINDS + 1);
+        assert_eq!(state.errors["other"], 1_000 - KINDS as u64);
     }
 
     #[test]
     fn the_first_failure_stays() {
-        let mut core = core("");
-        core.start();
-        core.fail(Failure::Away("reset".to_owned()));
-        core.fail(Failure::Refused("other".to_owned()));
-        let failure = core.failure().unwrap().to_string();
+        let mut state = state("");
+        state.start();
+        state.fail(Failure::Away("reset".to_owned()));
+        state.fail(Failure::Refused("other".to_owned()));
+        let failure = state.failure().unwrap().to_string();
         assert_eq!(failure, "the server went away: reset");
-        assert!(core.take().is_empty());
+        assert!(state.take().is_empty());
     }
 }

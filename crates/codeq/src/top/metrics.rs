@@ -6,35 +6,35 @@ use crate::cli::span;
 
 /// Sums over all labels.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
-pub struct Server {
+pub struct Metrics {
     worker_streams: f64,
     claims_waiting: f64,
     sync_seconds: f64,
     syncs: f64,
 }
 
-impl Server {
-    pub fn parse(metrics: &str) -> Server {
-        let mut server = Server::default();
-        for line in metrics.lines().filter(|line| !line.starts_with('#')) {
+impl Metrics {
+    pub fn parse(text: &str) -> Metrics {
+        let mut metrics = Metrics::default();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
             let Some((name, value)) = line.rsplit_once(' ') else { continue };
             let value: f64 = value.parse().unwrap_or_default();
             match name.split('{').next().unwrap_or_default() {
                 "codeq_grpc_streams_open" if name.contains("worker") => {
-                    server.worker_streams += value;
+                    metrics.worker_streams += value;
                 }
-                "codeq_claims_waiting" => server.claims_waiting += value,
-                "codeq_log_sync_seconds_sum" => server.sync_seconds += value,
-                "codeq_log_sync_seconds_count" => server.syncs += value,
+                "codeq_claims_waiting" => metrics.claims_waiting += value,
+                "codeq_log_sync_seconds_sum" => metrics.sync_seconds += value,
+                "codeq_log_sync_seconds_count" => metrics.syncs += value,
                 _ => {}
             }
         }
-        server
+        metrics
     }
 
     /// Streams and claims, and the mean latency of commits since the previous view or, if there is none, since the server
     /// started.
-    pub fn line(self, before: Option<Server>) -> String {
+    pub fn line(self, before: Option<Metrics>) -> String {
         let since = before.filter(|before| before.syncs < self.syncs).unwrap_or_default();
         let syncs = self.syncs - since.syncs;
         let mean = (self.sync_seconds - since.sync_seconds) / syncs;
@@ -60,16 +60,16 @@ mod tests {
         let first = "# HELP codeq_x\ncodeq_grpc_streams_open{service=\"worker\"} 2\n\
                      codeq_grpc_streams_open{service=\"producer\"} 9\ncodeq_claims_waiting 3\n\
                      codeq_log_sync_seconds_sum 1.5\ncodeq_log_sync_seconds_count 100\n";
-        let server = Server::parse(first);
-        let line = server.line(None);
+        let metrics = Metrics::parse(first);
+        let line = metrics.line(None);
         assert_eq!(line, "streams 2, waiting claims 3, commit latency 15ms");
-        let later = Server { sync_seconds: 1.502, syncs: 101.0, ..server };
+        let later = Metrics { sync_seconds: 1.502, syncs: 101.0, ..metrics };
         assert!(
-            later.line(Some(server)).ends_with("commit latency 2.0 ms"),
+            later.line(Some(metrics)).ends_with("commit latency 2.0 ms"),
             "{}",
             later.line(None)
         );
-        let quiet = Server::default().line(None);
+        let quiet = Metrics::default().line(None);
         assert!(quiet.ends_with("commit latency -"), "{quiet}");
     }
 }

@@ -15,9 +15,9 @@ use crate::small::{Contents, Copies, SmallClient, copy_anew, copy_dir, missing, 
 /// Number of frames at the end of the log that are cut at every byte.
 const LAST_FRAMES: usize = 3;
 
-/// Settings of a sweep.
+/// Settings of a campaign.
 #[derive(Debug, Args)]
-pub struct Sweep {
+pub struct LogDamage {
     /// Bits to flip in the log; 0 means every bit.
     #[arg(long, default_value_t = 2_000)]
     pub flips: u64,
@@ -70,17 +70,17 @@ fn look(dir: &Path) -> anyhow::Result<Opened> {
     })
 }
 
-/// Runs all sweeps and prints a summary.
-pub fn run(sweep: &Sweep) -> anyhow::Result<()> {
-    let image = Image::make(&sweep.copies.root)?;
+/// Runs the campaign and prints a summary.
+pub fn run(damage: &LogDamage) -> anyhow::Result<()> {
+    let image = Image::make(&damage.copies.root)?;
     let cuts = truncations(&image)?;
-    let log = log_flips(&image, sweep.flips, sweep.copies.seed)?;
-    println!("sweep: cuts={cuts} log={log:?} seed={}", sweep.copies.seed);
+    let log = log_flips(&image, damage.flips, damage.copies.seed)?;
+    println!("log-damage: cuts={cuts} log={log:?} seed={}", damage.copies.seed);
     if !log.silent.is_empty() {
         bail!(
-            "damage went unnoticed; replay: codeq-crash sweep --flips {} --seed {}",
-            sweep.flips,
-            sweep.copies.seed
+            "damage went unnoticed; replay: codeq-crash log-damage --flips {} --seed {}",
+            damage.flips,
+            damage.copies.seed
         );
     }
     Ok(())
