@@ -33,6 +33,9 @@ pub enum DecodeError {
     Malformed(&'static str),
 }
 
+/// The longest encoding of a `u64`.
+const NUMBER_BYTES_MAX: usize = 10;
+
 /// Collects encoded bytes. Postcard's own collector accepts any `Extend` and is slower for every byte.
 struct Collector<'a>(&'a mut Vec<u8>);
 
@@ -45,7 +48,13 @@ impl Flavor for Collector<'_> {
     }
 
     fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        self.0.extend_from_slice(bytes);
+        if bytes.len() > NUMBER_BYTES_MAX {
+            self.0.extend_from_slice(bytes);
+        } else {
+            // A loop is faster for the few bytes of a number than a call that copies them (32 ns instead of 45 for the
+            // numbers of a row).
+            bytes.iter().for_each(|byte| self.0.push(*byte));
+        }
         Ok(())
     }
 

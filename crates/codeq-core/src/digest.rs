@@ -70,8 +70,7 @@ impl WriteDigest {
         self.add(kind | u64::from(table as u8), key as u64);
         let mut rest = value.unwrap_or_default();
         let mut high = (key >> 64) as u64;
-        // The key's high half is paired with the value's first word, so that a row without a value still takes two
-        // rounds.
+        // The key's high half shares a round with the value's first word, so a row without a value takes only two rounds.
         loop {
             let (word, tail) = split_word(rest);
             self.add(high, word);

@@ -32,9 +32,9 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (took, commands);
     }
 
-    /// The log or a shard's checkpoint is short of a resource and will retry; `None` once that one is no longer short.
-    /// On a single node they report independently of each other. Meanwhile, writes may still succeed with what was
-    /// reserved before.
+    /// The log or a shard's checkpoint lacks a resource and will retry; `None` once it no longer does. On a single node,
+    /// the log and each shard report for themselves, so `None` from one does not mean that nothing is short. Meanwhile,
+    /// writes may still succeed with what was reserved before.
     fn shortage(&self, why: Option<&str>) {
         let _ = why;
     }

@@ -34,9 +34,9 @@ pub struct ListPage {
     pub next: Vec<Seq>,
 }
 
-/// Something read from a shard that may not be durable yet.
+/// Something read from a shard, to be shown once its batch is durable.
 #[derive(Debug)]
-pub struct Applied<T> {
+pub struct NotYetDurable<T> {
     value: T,
     batch: Batch,
 }
@@ -202,20 +202,20 @@ impl Engine {
         &self,
         shard: ShardId,
         look: impl FnOnce(&ShardReader<'_>) -> Result<T, KvError>,
-    ) -> Result<Applied<T>, EngineError> {
+    ) -> Result<NotYetDurable<T>, EngineError> {
         let handle = self.shards.get(usize::from(shard)).ok_or(EngineError::Closed)?;
         let data = handle.data.read();
         let reader = Reader { state: &data.state, kv: &data.store };
         let value = look(&reader);
         let value = value.map_err(|error| EngineError::Failed(error.to_string().into()))?;
-        Ok(Applied { value, batch: data.batch })
+        Ok(NotYetDurable { value, batch: data.batch })
     }
 
     /// Waits until what was read from a shard is durable.
     pub async fn once_durable<T>(
         &self,
         shard: ShardId,
-        applied: Applied<T>,
+        applied: NotYetDurable<T>,
     ) -> Result<T, EngineError> {
         let handle = self.shards.get(usize::from(shard)).ok_or(EngineError::Closed)?;
         let mut durable = handle.durable.clone();

@@ -400,7 +400,8 @@ impl Replica {
         }
     }
 
-    /// Takes the proposal with this number, unless it was given up. Gives up older ones, which can no longer be committed.
+    /// Takes the proposal with this number, unless it was given up. Gives up older ones: they can no longer be committed, but
+    /// `Unknown` is the cautious answer.
     fn take_proposed(&mut self, number: u64) -> Option<Proposed> {
         while self.proposed.front().is_some_and(|first| first.number < number) {
             if let Some(overtaken) = self.proposed.pop_front() {

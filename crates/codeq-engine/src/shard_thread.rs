@@ -19,11 +19,11 @@ use crate::pipeline::Pipeline;
 use crate::request::{Inbox, Notice, Request, after};
 use crate::shard::Shard;
 
-/// For the waiting claims that a batch serves, as many bytes of the log are reserved as for its requests, but at most
-/// this, plus [`RESERVE_WAITING_MIN`]. A sweep reserves this much.
+/// A batch may bring tasks to waiting claims, which are logged with it. For them it reserves as many bytes as its requests
+/// take, but no more than this, and [`RESERVE_WAITING_MIN`] on top. If a sweep is due, it reserves this instead.
 const RESERVE_WAITING: usize = 65_536;
 const RESERVE_WAITING_MIN: usize = 2_048;
-/// Reserved instead while claims wait that did not fit into that. No claim is larger.
+/// Reserved instead while claims wait that did not fit before. Every single claim fits into it.
 const RESERVE_UNSERVED: usize = 262_144;
 /// Bytes of the log reserved with every batch for what the shard adds on its own.
 const RESERVE_SLACK: usize = 2_048;
@@ -144,12 +144,15 @@ impl ShardThread {
         // Reserve more than the requests take: they may bring tasks to waiting claims, and those claims are logged too.
         let asked: usize = requests.iter().map(Request::bytes).sum();
         let claim_log_budget = if self.shard.has_unserved_queues() {
-            RESERVE_UNSERVED.min(self.options.command_bytes_max().saturating_sub(asked))
+            RESERVE_UNSERVED
         } else if due {
             RESERVE_WAITING
         } else {
             asked.min(RESERVE_WAITING) + RESERVE_WAITING_MIN
         };
+        // More than the log can ever have free would be waited for in vain.
+        let most = self.options.command_bytes_max().saturating_sub(asked);
+        let claim_log_budget = claim_log_budget.min(most);
         let bytes = (asked + claim_log_budget + RESERVE_SLACK) as u64;
         if self.memory_is_full() || !self.pipeline.reserve(bytes) {
             let error = self.refusal();
@@ -239,15 +242,7 @@ impl ShardThread {
             // A checkpoint that cannot keep up must slow the writers down, not fill the memory.
             let limit = self.options.memtable_bytes.saturating_mul(2);
             while self.checkpoint.running && self.memory() > limit {
-                if self.pipeline.status.has_failed() {
-                    return Err(self.pipeline.status.error().into());
-                }
-                let mut notices = Vec::new();
-                let deadline = after(Some(Duration::from_millis(10)));
-                self.inbox.await_notices(deadline, &mut notices);
-                for notice in notices {
-                    self.notice(notice)?;
-                }
+                self.await_notices()?;
             }
             return Ok(());
         }
@@ -264,6 +259,16 @@ impl ShardThread {
             return Ok(());
         }
         self.begin_checkpoint()
+    }
+
+    /// Waits briefly for notices, and for nothing else.
+    fn await_notices(&mut self) -> Result<(), Stop> {
+        if self.pipeline.status.has_failed() {
+            return Err(self.pipeline.status.error().into());
+        }
+        let mut notices = Vec::new();
+        self.inbox.await_notices(after(Some(Duration::from_millis(10))), &mut notices);
+        notices.into_iter().try_for_each(|notice| self.notice(notice))
     }
 
     fn begin_checkpoint(&mut self) -> Result<(), Stop> {
@@ -327,6 +332,9 @@ impl ShardThread {
     }
 
     fn maintain(&mut self) {
+        if self.stopping {
+            return;
+        }
         if let Some(job) = self.shard.data().write().store.maintain() {
             self.checkpoint.running = true;
             self.background.run(job, Arc::clone(&self.inbox));
@@ -347,14 +355,16 @@ impl ShardThread {
 
     /// The last round: waits until everything is durable, and writes a checkpoint so that the next start is quick.
     fn finish(&mut self) -> Result<(), Stop> {
+        // A job in progress has the store's file, and callers may wait for its outcome.
+        while self.checkpoint.running {
+            self.await_notices()?;
+        }
         let position = self.pipeline.barrier()?;
-        if !self.checkpoint.running
-            && let Some(job) = self.shard.freeze(position)
-        {
+        if let Some(job) = self.shard.freeze(position) {
             // The log has everything: if this checkpoint fails, the next start only takes longer.
             let _ = self.shard.take_back(&mut job.run());
         }
-        self.answer_waits(Ok(()));
+        self.answer_waits(Err(EngineError::Closed));
         self.inbox.close(&EngineError::Closed);
         Err(Stop::Closed)
     }

@@ -81,8 +81,8 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path) -> Result<Recovery, LogError>
     walk.judge(dir, segments, mark, next_epoch)
 }
 
-/// Whether any segment holds a frame. For directories without a watermark: none of them is a log, but only those
-/// without frames can be an unfinished creation.
+/// Whether any segment holds a frame. Tells directories without a watermark apart: one without frames may be an
+/// interrupted creation; one with frames is a log that has lost its watermark.
 pub(crate) fn holds_frames(disk: &dyn Disk, dir: &Path) -> Result<bool, LogError> {
     for epoch in list(disk, dir)?.0 {
         let (segment, header) = Segment::open(disk, dir, epoch)?;

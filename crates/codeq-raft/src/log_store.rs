@@ -18,7 +18,7 @@
 //! `open.rs` creates and recovers a store, and `storage.rs` implements openraft's traits.
 
 mod open;
-mod storage;
+mod openraft_traits;
 
 use std::fmt::Debug;
 use std::sync::Arc;

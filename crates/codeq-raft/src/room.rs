@@ -8,7 +8,7 @@ use codeq_log::LogError;
 
 use crate::fault::Fault;
 use crate::runtime;
-use crate::storage::{Refusal, Storage};
+use crate::storage::{PrepareFailure, Storage};
 
 impl Storage {
     /// Makes sure that entries of this many bytes fit into the log, and prepares a segment if need be. More bytes than one
@@ -51,10 +51,10 @@ impl Storage {
     /// Runs the log's next job; false if there is none. After a shortage the job is not repeated for a while. The caller
     /// holds `preparing`.
     async fn prepare(&self) -> Result<bool, EngineError> {
-        if let Some(refusal) = self.refusal.lock().as_ref()
-            && runtime::now() < refusal.until
+        if let Some(failure) = self.prepare_failure.lock().as_ref()
+            && runtime::now() < failure.retry_at
         {
-            return Err(refusal.error.clone());
+            return Err(failure.error.clone());
         }
         let log = self.log.clone();
         let run = move || -> Result<bool, LogError> {
@@ -64,7 +64,7 @@ impl Storage {
         };
         let error = match runtime::unblock(run).await.map_err(|_| EngineError::Closed)? {
             Ok(done) => {
-                *self.refusal.lock() = None;
+                *self.prepare_failure.lock() = None;
                 self.report_shortage(None);
                 return Ok(done);
             }
@@ -76,15 +76,15 @@ impl Storage {
         };
         self.report_shortage(Some(&error.to_string()));
         let error = EngineError::from(shortage);
-        let until = runtime::now() + FULL_DISK_RETRY;
-        *self.refusal.lock() = Some(Refusal { error: error.clone(), until });
+        let retry_at = runtime::now() + FULL_DISK_RETRY;
+        *self.prepare_failure.lock() = Some(PrepareFailure { error: error.clone(), retry_at });
         Err(error)
     }
 
     /// Reports that the log or a checkpoint lacks something, or that neither does any more.
     pub fn report_shortage(&self, why: Option<&str>) {
         if why.is_some()
-            || (self.refusal.lock().is_none() && self.checkpoint_shortage.lock().is_none())
+            || (self.prepare_failure.lock().is_none() && self.checkpoint_shortage.lock().is_none())
         {
             self.status.set_short(why);
         }

@@ -60,7 +60,7 @@ pub(crate) struct Storage {
     /// Held while a segment of the log is prepared.
     pub preparing: Arc<AsyncMutex<()>>,
     /// Why the last segment could not be prepared.
-    pub refusal: Mutex<Option<Refusal>>,
+    pub prepare_failure: Mutex<Option<PrepareFailure>>,
     /// The last entry that the rows include, for reads that wait.
     pub applied: Arc<AppliedIndex>,
     /// Notified when something arrives that may have to be proposed.
@@ -87,11 +87,10 @@ pub(crate) struct ReplicaRows {
     pub snapshots: u64,
 }
 
-/// A segment could not be prepared for lack of space or file descriptors. It is not tried again
-/// before `until`.
-pub(crate) struct Refusal {
+/// A segment could not be prepared for lack of space or file descriptors. It is not tried again before `retry_at`.
+pub(crate) struct PrepareFailure {
     pub error: EngineError,
-    pub until: Instant,
+    pub retry_at: Instant,
 }
 
 /// A checkpoint of all shards.
@@ -151,7 +150,7 @@ impl Storage {
             checkpointing: AtomicBool::new(false),
             checkpoint_shortage: Mutex::default(),
             preparing: Arc::default(),
-            refusal: Mutex::default(),
+            prepare_failure: Mutex::default(),
             applied: Arc::new(AppliedIndex::new(applied.map(|id| id.index))),
             wake,
             settled: Notify::new(),
@@ -221,9 +220,10 @@ pub(crate) fn writer(of: Option<LogId>) -> Leader {
     })
 }
 
-/// The members to report with the checkpoints. They are saved as soon as they are applied, so they may be newer than the
-/// checkpoints. Openraft must not see them under a later log id than the rows have: a node that gets these rows would
-/// find the entry that changed the members in its log once more. They are committed, so knowing them early does no harm.
+/// The saved members, under a log id that the rows include. Members are saved as soon as they are applied, so after a
+/// restart they may be newer than the rows. They then get the rows' log id, because the entry that changed them is applied
+/// again after these rows, here and on every node that receives them. They are committed, so knowing them early does no
+/// harm.
 fn membership_at(applied: Option<LogId>, noted: StoredMembership) -> StoredMembership {
     match *noted.log_id() > applied {
         true => StoredMembership::new(applied, noted.membership().clone()),

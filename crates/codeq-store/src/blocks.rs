@@ -10,8 +10,8 @@
 //!
 //! A block is 4096 bytes. Its sum is the CRC32C of its number and its bytes, 4 bytes little-endian, with 1 in place
 //! of 0. A sum of 0 stands for a block that was never written and reads as zeros. Block 0 is the library's header,
-//! the only live block that is ever overwritten, and has no entry among the sums: the file begins with `cQs` and the
-//! version of this layout instead. The first 508 bytes of block 0 are followed by their CRC32C, so that both are in
+//! the only live block that is ever overwritten, and has no sum: the four bytes where it would be, the first of the
+//! file, hold `cQs` and the version of this layout. The first 508 bytes of block 0 are followed by their CRC32C, so that both are in
 //! one sector, which the hardware writes atomically.
 //!
 //! After a crash, sums and blocks can disagree, but only for blocks that no durable checkpoint refers to: the library

@@ -10,12 +10,12 @@ use codeq_core::kv::{Key, Table};
 use codeq_disk::SharedDisk;
 
 use crate::Options;
+use crate::build::StoreBuilder;
 use crate::check::check;
 use crate::error::StoreError;
 use crate::export::{END, HEADER_BYTES, ROWS, Totals, VERSION};
 use crate::file::{CheckpointNumbers, publish, unfinished_path};
 use crate::memtable::Memtable;
-use crate::rewrite::Rewrite;
 
 /// What an import made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Import {
     path: PathBuf,
     options: Options,
     /// The file; `None` after a failure, which also gives its space back.
-    file: Option<Rewrite>,
+    file: Option<StoreBuilder>,
     /// Log index and write digest of the rows; `None` before the first chunk.
     origin: Option<(u64, u64)>,
     number: u32,
@@ -50,7 +50,7 @@ impl Import {
         if disk.exists(path).map_err(|error| StoreError::io(path, error))? {
             return Err(StoreError::io(path, std::io::ErrorKind::AlreadyExists.into()));
         }
-        let file = Rewrite::begin(&disk, path, &options)?;
+        let file = StoreBuilder::begin(&disk, path, &options)?;
         Ok(Import {
             disk,
             path: path.to_owned(),

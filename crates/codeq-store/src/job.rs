@@ -8,10 +8,10 @@ use std::sync::Arc;
 use codeq_disk::SharedDisk;
 
 use crate::Options;
+use crate::build::StoreBuilder;
 use crate::error::StoreError;
 use crate::file::{CheckpointNumbers, Durability, StoreFile, View, publish};
 use crate::memtable::Memtable;
-use crate::rewrite::Rewrite;
 use crate::write::Writer;
 
 /// Rows that no longer change and wait for their checkpoint.
@@ -36,7 +36,7 @@ pub struct StoreJob {
     pub(crate) options: Options,
     pub(crate) work: Work,
     pub(crate) state: FileState,
-    pub(crate) rewrite: Option<Rewrite>,
+    pub(crate) rewrite: Option<StoreBuilder>,
 }
 
 /// The last checkpoint of the file.
@@ -87,7 +87,7 @@ impl FileState {
 pub struct FinishedJob {
     pub(crate) outcome: Result<(), StoreError>,
     pub(crate) state: FileState,
-    pub(crate) rewrite: Option<Rewrite>,
+    pub(crate) rewrite: Option<StoreBuilder>,
     pub(crate) is_checkpoint: bool,
     /// The rows that are now in the file.
     pub(crate) flushed: Option<Frozen>,
@@ -165,7 +165,7 @@ impl StoreJob {
         let path = self.state.file().path.clone();
         let mut rewrite = match self.rewrite.take() {
             Some(rewrite) => rewrite,
-            None => Rewrite::begin(&self.disk, &path, &self.options)?,
+            None => StoreBuilder::begin(&self.disk, &path, &self.options)?,
         };
         rewrite.step(&self.state.view, self.options.rewrite_step)?;
         if !rewrite.is_complete() {

@@ -10,6 +10,7 @@
 
 mod backend;
 mod blocks;
+mod build;
 mod check;
 mod error;
 mod export;
@@ -20,13 +21,13 @@ mod mem;
 mod memtable;
 mod overlay;
 mod per_table;
-mod rewrite;
 mod row;
 mod scan;
 mod scrub;
 mod store;
 mod write;
 
+pub use build::SnapshotJob;
 pub use check::{CheckReport, check};
 pub use error::StoreError;
 pub use export::{CHUNK_BYTES, Export};
@@ -34,7 +35,6 @@ pub use file::unfinished_path;
 pub use import::{Import, Imported};
 pub use job::{FinishedJob, StoreJob};
 pub use mem::MemStore;
-pub use rewrite::SnapshotJob;
 pub use scrub::{ScrubJob, ScrubPlace, Scrubbed};
 pub use store::Store;
 

@@ -8,12 +8,12 @@ use bytes::Bytes;
 use codeq_core::kv::{Direction, Key, Kv, KvError, KvRead, Table};
 use codeq_disk::SharedDisk;
 
+use crate::build::{self, SnapshotJob, StoreBuilder};
 use crate::error::StoreError;
 use crate::export::Export;
 use crate::file::remove_leftover;
 use crate::job::{FileState, FinishedJob, Frozen, StoreJob, Work};
 use crate::memtable::Memtable;
-use crate::rewrite::{self, Rewrite, SnapshotJob};
 use crate::scan;
 use crate::scrub::{ScrubJob, ScrubPlace};
 use crate::{Options, Owner};
@@ -33,7 +33,7 @@ pub struct Store {
     /// Rows of a checkpoint that is not in `state.view` yet.
     frozen: Option<Frozen>,
     state: FileState,
-    rewrite: Option<Rewrite>,
+    rewrite: Option<StoreBuilder>,
     /// Whether a job is in progress.
     busy: bool,
     /// The disk was full during some job, so the copy that adds checksums to a file of an older release is not made
@@ -48,7 +48,7 @@ impl Store {
             let exists = std::io::ErrorKind::AlreadyExists.into();
             return Err(StoreError::io(path, exists));
         }
-        rewrite::create(&disk, path, &options)?;
+        build::create(&disk, path, &options)?;
         Self::open(disk, path, options)
     }
 

@@ -12,8 +12,9 @@ use crate::id::TaskId;
 pub struct UnderLease {
     /// Applies only to the claim with this fence; `None` accepts the worker's current lease.
     pub fence: Option<Fence>,
-    /// The worker's instance. It must match if the lease was given to an instance; a lease claimed without one belongs
-    /// to the worker as a whole.
+    /// The whole identity of the worker's instance: subject, [`INSTANCE_SEPARATOR`](crate::names::INSTANCE_SEPARATOR) and
+    /// name. It must match if the lease was given to an instance; a lease claimed without one belongs to the worker as a
+    /// whole.
     pub instance: Option<Arc<str>>,
     /// The action itself.
     pub action: Box<LeaseAction>,
@@ -85,7 +86,7 @@ number! {
 pub struct Holder<'a> {
     /// The worker's identity.
     pub worker: &'a str,
-    /// Its instance, if it names one.
+    /// The whole identity of its instance, if it names one.
     pub instance: Option<&'a str>,
     /// The fence of the claim it acts under, if it names one.
     pub fence: Option<Fence>,

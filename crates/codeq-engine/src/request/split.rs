@@ -16,9 +16,9 @@ use crate::route::task_shard;
 
 /// How the answers of several shards are combined.
 pub enum Merge {
-    /// The first reply that is not a rejection, or else the first rejection. An error of any shard comes first.
-    FirstAccepted,
-    /// Like `FirstAccepted`, with the total number of consumers restored.
+    /// The first reply other than "not found", if there is one. A rejection comes before acceptance, and an error before both.
+    SameEverywhere,
+    /// Like `SameEverywhere`, with the total number of consumers restored.
     Topic { max_consumers: u32 },
     /// Each part has the outcomes of the tasks at these positions of the batch.
     Enqueued { places: Vec<Vec<usize>> },
@@ -65,7 +65,7 @@ pub fn split(command: Command, shards: u16) -> Split {
         }
         Command::Pause(_) | Command::DeleteTopic(_) | Command::Configure(_) => {
             let same = |shard| (shard, command.clone());
-            Split::Parts(ShardId::all(shards).map(same).collect(), Merge::FirstAccepted)
+            Split::Parts(ShardId::all(shards).map(same).collect(), Merge::SameEverywhere)
         }
         other => Split::Whole(other),
     }
@@ -117,8 +117,13 @@ impl Merge {
         if let Merge::Enqueued { places } = self {
             return in_order(replies, places);
         }
-        let accepted = replies.iter().position(|reply| !matches!(reply, Reply::Rejected(_)));
-        let first = replies.drain(..).nth(accepted.unwrap_or(0));
+        // "Not found" in some shards is normal. Any other rejection is a shard that lacks what the others have.
+        let is_decisive =
+            |reply: &Reply| matches!(reply, Reply::Rejected(why) if *why != Rejection::NotFound);
+        let is_accepted = |reply: &Reply| !matches!(reply, Reply::Rejected(_));
+        let position = |holds: &dyn Fn(&Reply) -> bool| replies.iter().position(holds);
+        let decisive = position(&is_decisive).or_else(|| position(&is_accepted)).unwrap_or(0);
+        let first = replies.drain(..).nth(decisive);
         let mut reply = first.ok_or(EngineError::Closed)?;
         if let (Merge::Topic { max_consumers }, Reply::Topic { topic, .. }) = (self, &mut reply) {
             topic.policy.max_consumers = *max_consumers;
@@ -254,7 +259,8 @@ mod tests {
     #[test]
     fn an_operation_that_was_done_in_part_is_not_refused() {
         let done = || Ok(Reply::Done);
-        let rejected = || Ok(Reply::Rejected(Rejection::InvalidWorker));
+        let rejected = || Ok(Reply::Rejected(Rejection::NotFound));
+        let too_many = || Ok(Reply::Rejected(Rejection::TooManyQueues { max: 1 }));
         let failed = || Err(EngineError::Failed("disk".into()));
         let (full, overloaded) = (|| Err(EngineError::DiskFull), || Err(EngineError::Overloaded));
         for (answers, merged) in [
@@ -266,9 +272,11 @@ mod tests {
             (vec![done(), failed()], Err(EngineError::Failed("disk".into()))),
             (vec![rejected(), done()], done()),
             (vec![rejected(), rejected()], rejected()),
+            (vec![done(), too_many()], too_many()),
+            (vec![rejected(), too_many(), done()], too_many()),
         ] {
             let case = format!("{answers:?}");
-            assert_eq!(Merge::FirstAccepted.merge(answers.into_iter()), merged, "{case}");
+            assert_eq!(Merge::SameEverywhere.merge(answers.into_iter()), merged, "{case}");
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::{Options, Owner};
 const BUILD_CACHE: usize = 8 << 20;
 
 /// A file that is being filled with the rows of another.
-pub(crate) struct Rewrite {
+pub(crate) struct StoreBuilder {
     file: StoreFile,
     /// Rows before this one are copied; `None` once all are.
     next: Option<(Table, Key)>,
@@ -34,7 +34,7 @@ pub(crate) struct Rewrite {
     finished: bool,
 }
 
-impl Drop for Rewrite {
+impl Drop for StoreBuilder {
     fn drop(&mut self) {
         // An abandoned copy must not keep its space, least of all on a full disk. If this fails, the next start removes
         // it.
@@ -45,18 +45,18 @@ impl Drop for Rewrite {
     }
 }
 
-impl Rewrite {
-    /// Creates an empty file next to `path`, which it will replace.
+impl StoreBuilder {
+    /// Creates an empty file under a temporary name next to `path`, the name that it will get.
     pub(crate) fn begin(
         disk: &SharedDisk,
         path: &Path,
         options: &Options,
-    ) -> Result<Rewrite, StoreError> {
+    ) -> Result<StoreBuilder, StoreError> {
         remove_leftover(disk, path)?;
         let options =
             Options { cache_bytes: BUILD_CACHE.min(options.cache_bytes), ..options.clone() };
         let file = StoreFile::build(disk, &unfinished_path(path), &options)?;
-        let rewrite = Rewrite {
+        let rewrite = StoreBuilder {
             file,
             next: Table::ALL.first().map(|table| (*table, 0)),
             live_bytes: 0,
@@ -110,7 +110,7 @@ impl Rewrite {
         Ok(())
     }
 
-    /// Adds rows that come from elsewhere. Not to be mixed with [`Rewrite::step`].
+    /// Adds rows that come from elsewhere. Not to be mixed with [`StoreBuilder::step`].
     pub(crate) fn add(&mut self, rows: &Memtable) -> Result<(), StoreError> {
         self.next = None;
         self.apply(rows)
@@ -140,7 +140,7 @@ impl Rewrite {
 /// Creates an empty store at `path`, or nothing at all.
 pub(crate) fn create(disk: &SharedDisk, path: &Path, options: &Options) -> Result<(), StoreError> {
     let empty = CheckpointNumbers { owner: options.owner, ..CheckpointNumbers::default() };
-    Rewrite::begin(disk, path, options)?.finish(path, empty)?;
+    StoreBuilder::begin(disk, path, options)?.finish(path, empty)?;
     publish(disk, path)
 }
 
@@ -194,7 +194,7 @@ impl SnapshotJob {
     /// complete up to different indices of their old log, then all continue from there.
     pub fn run_at(mut self, position: u64) -> Result<u64, StoreError> {
         self.checkpoint.position = position;
-        let mut copy = Rewrite::begin(&self.disk, &self.path, &self.options)?;
+        let mut copy = StoreBuilder::begin(&self.disk, &self.path, &self.options)?;
         copy.step(&self.view, u64::MAX)?;
         let owner = self.owner.or(self.checkpoint.owner);
         copy.finish(&self.view.file().path, CheckpointNumbers { owner, ..self.checkpoint })?;
