@@ -138,7 +138,7 @@ docs: $(MDBOOK)
 $(MDBOOK):
 	$(CARGO) install --locked --debug --root target/tools mdbook@$(MDBOOK_VERSION) --no-default-features --features search
 
-# Random inputs for whatever reads bytes from outside. Needs a nightly toolchain and cargo-fuzz (`cargo install cargo-fuzz`).
+# Random inputs for code that reads bytes from outside. Needs a nightly toolchain and cargo-fuzz (`cargo install cargo-fuzz`).
 # A short run over the same functions with fixed seeds is part of `make test`.
 fuzz:
 	CODEQ_FUZZ_CORPUS=$(CURDIR)/fuzz/corpus $(CARGO) test --locked -p codeq --test codeq project::fuzz

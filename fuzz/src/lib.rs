@@ -1,4 +1,4 @@
-//! Everything that reads bytes from outside, wrapped in functions of those bytes. Each must return: a panic is a bug.
+//! Code that reads bytes from outside, wrapped in functions of those bytes. Each must return: a panic is a bug.
 
 pub mod commands;
 pub mod configuration;

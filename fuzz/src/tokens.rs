@@ -1,4 +1,4 @@
-//! Bearer tokens: fixed ones, and JSON Web Tokens up to the point where a key is needed.
+//! Bearer tokens: JSON Web Tokens up to the point where a key is needed.
 
 use codeq_auth::{Authenticator, JwtConfig, Role, Settings};
 use tokio::runtime::{Builder, Runtime};

@@ -24,35 +24,35 @@ const DATE_MAX: u64 = 253_402_300_799;
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Claims {
-    iss: Present<Value>,
-    aud: Present<Value>,
-    exp: Present<Value>,
-    nbf: Present<Value>,
-    iat: Present<Value>,
-    sub: Present<Value>,
+    iss: MaybeAbsent<Value>,
+    aud: MaybeAbsent<Value>,
+    exp: MaybeAbsent<Value>,
+    nbf: MaybeAbsent<Value>,
+    iat: MaybeAbsent<Value>,
+    sub: MaybeAbsent<Value>,
     #[serde(rename = "client_id")]
-    client_id: Present<Value>,
-    azp: Present<Value>,
-    tid: Present<Value>,
-    tenant_id: Present<Value>,
+    client_id: MaybeAbsent<Value>,
+    azp: MaybeAbsent<Value>,
+    tid: MaybeAbsent<Value>,
+    tenant_id: MaybeAbsent<Value>,
     #[serde(rename = "tenant_id")]
-    tenant_id_snake: Present<Value>,
-    organization_id: Present<Value>,
+    tenant_id_snake: MaybeAbsent<Value>,
+    organization_id: MaybeAbsent<Value>,
     #[serde(rename = "organization_id")]
-    organization_id_snake: Present<Value>,
-    event_types: Present<Value>,
-    scope: Present<Value>,
-    role: Present<Value>,
-    worker_group: Present<Value>,
+    organization_id_snake: MaybeAbsent<Value>,
+    event_types: MaybeAbsent<Value>,
+    scope: MaybeAbsent<Value>,
+    role: MaybeAbsent<Value>,
+    worker_group: MaybeAbsent<Value>,
 }
 
 /// A field that may be absent. Serde would read `null` as absent, too; here it is a value.
 #[derive(Default)]
-pub(crate) struct Present<T>(pub Option<T>);
+pub(crate) struct MaybeAbsent<T>(pub Option<T>);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Present<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for MaybeAbsent<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        T::deserialize(deserializer).map(|value| Present(Some(value)))
+        T::deserialize(deserializer).map(|value| MaybeAbsent(Some(value)))
     }
 }
 

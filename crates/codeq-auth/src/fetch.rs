@@ -123,7 +123,7 @@ async fn discover(client: &Client, issuer: &str, document: &Url) -> Result<Url, 
     if found.issuer != issuer {
         return Err("the discovery document names another issuer".to_owned());
     }
-    // A remote provider must not redirect us to this machine's loopback.
+    // Plain HTTP to loopback is only for a provider that is there itself: a remote one must not send us to it.
     checked_url(&found.jwks_uri, is_loopback(document)).map_err(|why| format!("jwks_uri {why}"))
 }
 

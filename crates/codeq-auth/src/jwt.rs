@@ -12,7 +12,7 @@ use jsonwebtoken::Algorithm;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use crate::claims::{Claims, Present};
+use crate::claims::{Claims, MaybeAbsent};
 use crate::grants::AcceptedBy;
 use crate::jwk::{KID_BYTES_MAX, Key, accepted_algorithm};
 use crate::key_cache::KeyCache;
@@ -32,13 +32,13 @@ pub(crate) struct Jwt<'a> {
 struct Header {
     alg: String,
     #[serde(default)]
-    kid: Present<String>,
+    kid: MaybeAbsent<String>,
     #[serde(default)]
-    typ: Present<String>,
+    typ: MaybeAbsent<String>,
     #[serde(default)]
-    crit: Present<IgnoredAny>,
+    crit: MaybeAbsent<IgnoredAny>,
     #[serde(default)]
-    b64: Present<IgnoredAny>,
+    b64: MaybeAbsent<IgnoredAny>,
 }
 
 impl<'a> Jwt<'a> {

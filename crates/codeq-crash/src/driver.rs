@@ -61,7 +61,7 @@ pub fn run(setup: &Setup) -> anyhow::Result<()> {
                 })
             })
             .collect();
-        // They work until the end; the first one that stops says why the run is over.
+        // They work until the end; of those that stopped early, the first in this order says why the run is over.
         let ended = clients.into_iter().map(|client| client.join());
         for ended in ended {
             if let Ok(Err(stop)) = ended {

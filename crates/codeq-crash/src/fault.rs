@@ -39,9 +39,9 @@ pub struct Tally {
     pub not_opened: u64,
     /// The engine stopped.
     pub stopped: u64,
-    /// The engine continued: it does not depend on the operation.
+    /// The engine continued, because it does not depend on the operation. Includes the last run, in which nothing failed.
     pub went_on: u64,
-    /// Total number of acknowledged operations.
+    /// Total number of acknowledged operations, in all these runs.
     pub acked: u64,
 }
 

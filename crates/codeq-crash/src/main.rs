@@ -8,7 +8,7 @@ use codeq_crash::fault::Fault;
 use codeq_crash::full::Full;
 use codeq_crash::kill::Kill;
 use codeq_crash::log_damage::LogDamage;
-use codeq_crash::mount::NotPermitted;
+use codeq_crash::mount::MountUnavailable;
 use codeq_crash::power::{Power, SKIPPED};
 use codeq_crash::setup::Setup;
 use codeq_crash::verify::Verify;
@@ -54,7 +54,7 @@ enum Task {
 fn main() -> ExitCode {
     match run(Cli::parse().task) {
         Ok(code) => code,
-        Err(error) if error.is::<NotPermitted>() => {
+        Err(error) if error.is::<MountUnavailable>() => {
             eprintln!("skipped: {error:#}");
             ExitCode::from(SKIPPED)
         }

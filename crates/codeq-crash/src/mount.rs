@@ -15,17 +15,17 @@ pub struct LoopMount {
     mounted: bool,
 }
 
-/// Mounting is not permitted here, or a tool is missing, so nothing was tested.
+/// The image could not be made or mounted, usually for lack of a permission or a tool, so nothing was tested.
 #[derive(Debug)]
-pub struct NotPermitted(pub String);
+pub struct MountUnavailable(pub String);
 
-impl std::fmt::Display for NotPermitted {
+impl std::fmt::Display for MountUnavailable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "loop mounts are not possible here: {}", self.0)
     }
 }
 
-impl std::error::Error for NotPermitted {}
+impl std::error::Error for MountUnavailable {}
 
 impl LoopMount {
     /// Creates an image of this size under `root` and mounts it.
@@ -38,8 +38,8 @@ impl LoopMount {
         // No lazy initialisation: the kernel would keep writing to the image in the background.
         let options = "lazy_itable_init=0,lazy_journal_init=0";
         let format = ["-q", "-F", "-m", "0", "-E", options, &image];
-        command("mkfs.ext4", &format).map_err(not_permitted)?;
-        mount.mount().map_err(not_permitted)?;
+        command("mkfs.ext4", &format).map_err(unavailable)?;
+        mount.mount().map_err(unavailable)?;
         Ok(mount)
     }
 
@@ -98,6 +98,6 @@ fn command(program: &str, args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn not_permitted(error: anyhow::Error) -> anyhow::Error {
-    NotPermitted(format!("{error:#}")).into()
+fn unavailable(error: anyhow::Error) -> anyhow::Error {
+    MountUnavailable(format!("{error:#}")).into()
 }

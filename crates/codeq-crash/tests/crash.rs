@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use codeq_crash::faulty::{EIO, ENOSPC};
-use codeq_crash::mount::NotPermitted;
+use codeq_crash::mount::MountUnavailable;
 use codeq_crash::power::SKIPPED;
 use codeq_crash::{fault, full, log_damage};
 
@@ -96,7 +96,7 @@ fn a_full_disk_refuses_writes_and_recovers() {
 fn a_full_filesystem_refuses_writes_and_recovers() {
     match full::run(&full::Full { image_root: "/tmp".into() }) {
         Ok(text) => println!("{text}"),
-        Err(error) if error.is::<NotPermitted>() => println!("SKIPPED: {error}"),
+        Err(error) if error.is::<MountUnavailable>() => println!("SKIPPED: {error}"),
         Err(error) => panic!("{error:#}"),
     }
 }

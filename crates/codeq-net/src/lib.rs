@@ -8,8 +8,8 @@
 //!              write_timeout   for socket and stream, shorter once the server stops
 //! ```
 //!
-//! Every wait on a client has a limit. A request in flight has no limit of its own, on purpose: it
-//! may wait for its handler indefinitely.
+//! Every wait on a client has a limit, except the wait for a request's body, which its handler limits.
+//! A request in flight has no limit of its own, on purpose: it may wait for its handler indefinitely.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -42,7 +42,7 @@ impl Unread {
         Watched { body: Some(body), unread: Arc::clone(&self.body) }
     }
 
-    /// Makes the connection ready for the next request, or tells the client that there is none.
+    /// Makes the connection ready for the next request, or tells the client that the connection closes.
     pub(crate) async fn discard_or_close(self, response: &mut Response<Body>) {
         let Some(body) = self.body.lock().take() else { return };
         if response.headers().contains_key(header::CONNECTION) {

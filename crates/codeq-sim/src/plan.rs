@@ -140,7 +140,7 @@ pub struct Plan {
     pub webhooks: u64,
     /// Percentage of claimed tasks whose worker vanishes.
     pub worker_crash: u64,
-    /// Percentage of worker operations that come after the lease has ended.
+    /// Percentage of worker operations by workers that seemed to be gone, mostly after their lease has ended.
     pub zombie: u64,
     /// Maximum number of requests in one round.
     pub burst: u64,
@@ -150,7 +150,8 @@ pub struct Plan {
     pub pace: [u64; 6],
     /// Probability of faults.
     pub mishaps: Mishaps,
-    /// How many hundreds of tasks are pending from the start; if not 0, more than the rules keep in memory.
+    /// How many hundreds of tasks per shard are pending from the start, in one queue. If not 0, at least one shard has
+    /// more of them than the rules keep in memory.
     pub preload: u64,
 }
 

@@ -57,7 +57,7 @@ pub struct Report {
     pub simulated: Millis,
     /// Kills and power cuts.
     pub crashes: u64,
-    /// Checkpoints that were started.
+    /// Attempts to start a checkpoint.
     pub checkpoints: u64,
     /// Broken invariants; empty if everything is fine.
     pub violations: Vec<Violation>,
@@ -175,7 +175,7 @@ impl Run {
 
     /// Creates long queues at the start, if the plan has them.
     fn preload(&mut self) {
-        for _ in 0..self.plan.preload {
+        for _ in 0..self.plan.preload * u64::from(self.plan.shards) {
             let call = self.workload.hundred();
             self.invoke(call);
             if let Err(Stopped(text)) = self.run_all_shards() {

@@ -96,7 +96,7 @@ pub struct Workload {
     rng: Rng,
     /// Leases that workers hold.
     pub held: Vec<Held>,
-    /// Leases whose workers will come back too late.
+    /// Leases of workers that seem to be gone, and will come back, mostly too late.
     zombies: Vec<Held>,
     known: VecDeque<(Arc<str>, TaskId)>,
     dead: VecDeque<(Arc<str>, TaskId)>,
@@ -141,9 +141,9 @@ impl Workload {
         ClientCall { command, wait }
     }
 
-    /// A hundred tasks for one queue and one priority.
+    /// A hundred tasks for one shard, always of the same queue and priority.
     pub fn hundred(&mut self) -> ClientCall {
-        let tenant = self.tenant();
+        let tenant = self.plan.tenants.first().cloned().unwrap_or_else(|| "a".into());
         let command = self.plan.commands.first().cloned();
         let task = |workload: &mut Workload| {
             workload.sent += 1;

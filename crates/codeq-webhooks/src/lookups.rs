@@ -92,7 +92,8 @@ impl Lookups {
         }
         let mine = state.tenants.get(tenant).copied().unwrap_or(0);
         let others = state.running.len().saturating_sub(mine);
-        // Half of what the others leave. However many tenants take all they can, there is still a slot for the next.
+        // Half of what the others leave, rounded up. One tenant leaves half of the slots to the others; it takes several
+        // that use up their shares (seven, with 64 slots) to leave none.
         let share = self.0.slots.saturating_sub(others).div_ceil(2);
         if mine >= share {
             return None;

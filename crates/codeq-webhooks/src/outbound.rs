@@ -42,6 +42,13 @@ pub(crate) enum PostError {
     Send(#[from] SendError),
 }
 
+impl PostError {
+    /// Whether the call was not tried, through no fault of the receiver.
+    pub(crate) fn is_untried(&self) -> bool {
+        matches!(self, PostError::Secrets(_) | PostError::Send(SendError::Busy))
+    }
+}
+
 impl Outbound {
     /// Signs a JSON body with the tenant's secrets and posts it. `more` are additional headers, sent unchanged.
     pub(crate) async fn post(
@@ -83,6 +90,13 @@ mod tests {
     use super::*;
     use crate::dispatcher::Receiver;
     use crate::results::{Backlog, Callback};
+
+    #[test]
+    fn a_call_whose_secrets_cannot_be_read_was_not_tried() {
+        assert!(PostError::from(EngineError::NoLeader).is_untried());
+        assert!(PostError::from(SendError::Busy).is_untried());
+        assert!(!PostError::from(SendError::TimedOut).is_untried());
+    }
 
     #[tokio::test]
     async fn a_call_that_panics_gives_its_slot_back_and_is_made_again() {

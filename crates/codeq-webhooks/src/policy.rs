@@ -44,7 +44,7 @@ const CLOSED_V6: [Ipv6Net; 4] = [
     v6([0x3fff, 0, 0], 20), // documentation
 ];
 
-/// Ports from 1024 on whose services read lines of text as commands: a POST could do harm there.
+/// Ports from 1024 on of services that a POST could harm: most are also blocked by browsers.
 const CLOSED_PORTS: [u16; 12] =
     [2049, 3659, 4045, 5060, 5061, 6000, 6379, 6566, 6667, 6697, 10080, 11211];
 

@@ -52,21 +52,29 @@ impl App {
 
     /// Reloads the configuration and the certificate.
     pub async fn reload(&self) -> Result<Changes, ConfigError> {
+        // Before reading: otherwise a slow reload could put an older configuration in force.
+        let mut in_force = self.reload_state.in_force.lock().await;
         if let Some(tls) = self.reload_state.tls.clone() {
             let done = tokio::task::spawn_blocking(move || tls.reload()).await;
             if let Ok(Err(error)) = done {
-                tracing::warn!(target: "codeq::server", %error, "cannot reload the certificate, keeping the old one");
+                let reason = std::error::Error::source(&error).map(ToString::to_string);
+                tracing::warn!(
+                    target: "codeq::server",
+                    %error,
+                    reason,
+                    "cannot reload the certificate, keeping the old one"
+                );
             }
         }
         let read = match self.reload_state.inputs.source.clone() {
-            None => Ok(self.reload_state.in_force.lock().await.clone()),
+            None => Ok(in_force.clone()),
             // Reading files blocks.
             Some(source) => tokio::task::spawn_blocking(move || source())
                 .await
                 .unwrap_or_else(|error| Err(problem(error.to_string()))),
         };
         let done = match read {
-            Ok(new) => self.apply_config(&new).await,
+            Ok(new) => self.apply(&mut in_force, &new),
             Err(error) => Err(error),
         };
         log(&done);
@@ -75,9 +83,12 @@ impl App {
 
     /// Applies the settings that a running server can change.
     pub(crate) async fn apply_config(&self, new: &Config) -> Result<Changes, ConfigError> {
-        let mut in_force = self.reload_state.in_force.lock().await;
+        self.apply(&mut *self.reload_state.in_force.lock().await, new)
+    }
+
+    fn apply(&self, in_force: &mut Config, new: &Config) -> Result<Changes, ConfigError> {
         let (merged, changes) = in_force.reloaded(new)?;
-        if has_tokens(&in_force) && !has_tokens(&merged) {
+        if has_tokens(in_force) && !has_tokens(&merged) {
             let text = "the new configuration accepts no tokens: the file may be empty or only half written";
             return Err(problem(text.to_owned()));
         }

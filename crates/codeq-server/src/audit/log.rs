@@ -235,7 +235,7 @@ impl AuditLog {
     /// that move are written to their new file before their old one is removed, so that a crash loses nothing.
     fn remove_old(&self, max: u64) -> io::Result<()> {
         let files = self.files()?;
-        let mut bytes = Bytes::default();
+        let mut bytes = BytesByTenant::default();
         for first in &files {
             lines(&self.text(*first)?).for_each(|(key, line)| bytes.add(&key, line));
         }
@@ -295,9 +295,9 @@ impl AuditLog {
 
 /// The bytes of each tenant's lines, while lines are removed.
 #[derive(Default)]
-struct Bytes(HashMap<Box<str>, u64>);
+struct BytesByTenant(HashMap<Box<str>, u64>);
 
-impl Bytes {
+impl BytesByTenant {
     fn add(&mut self, key: &LineKey<'_>, line: &RawValue) {
         match self.0.get_mut(&*key.tenant) {
             Some(bytes) => *bytes += length(line),
@@ -308,7 +308,7 @@ impl Bytes {
 
 /// Which lines to remove.
 struct Removal {
-    bytes: Bytes,
+    bytes: BytesByTenant,
     /// A tenant with at most this many bytes loses no lines.
     share: u64,
     /// Bytes still to be removed.
@@ -317,7 +317,7 @@ struct Removal {
 }
 
 impl Removal {
-    fn new(bytes: Bytes, max: u64) -> Removal {
+    fn new(bytes: BytesByTenant, max: u64) -> Removal {
         let mut each: Vec<u64> = bytes.0.values().copied().collect();
         each.sort_unstable();
         let excess = each.iter().sum::<u64>().saturating_sub(max);

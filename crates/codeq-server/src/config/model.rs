@@ -556,9 +556,9 @@ impl Config {
         MESSAGE_BYTES.max(self.around_payload())
     }
 
-    /// Smallest workable `maxBufferedBytes`. A tenant's half must fit two of the largest bodies. A
-    /// connection's three quarters of that must fit the largest task and the answer made from it,
-    /// in which every character may be escaped.
+    /// Smallest workable `maxBufferedBytes`. A tenant gets half of it, which must hold two of the largest bodies. A
+    /// connection gets three quarters of that half, which must hold the largest task together with the answer made from
+    /// it; in the answer, every character of the payload may be escaped.
     pub fn buffered_min(&self) -> usize {
         self.batch_body_max().saturating_mul(4).max(self.buffered_for_payload())
     }

@@ -55,8 +55,23 @@ struct State {
 struct Listeners {
     readers: usize,
     news: Arc<Notify>,
+    /// By shard, the number after the tenant's last transition. Readers who have scanned up to there miss nothing, even if
+    /// later transitions of others are no longer kept.
+    ends: Position,
     /// Whether this tenant is already in [`State::woken`].
     woken: bool,
+}
+
+impl Listeners {
+    /// Notes where the tenant's transitions of a shard end now, and has its readers woken.
+    fn moved_to(&mut self, shard: ShardId, end: u64, woken: &mut Vec<Arc<Notify>>) {
+        if let Some(known) = self.ends.get_mut(usize::from(shard)) {
+            *known = end;
+        }
+        if !std::mem::replace(&mut self.woken, true) {
+            woken.push(Arc::clone(&self.news));
+        }
+    }
 }
 
 /// The transitions of one shard, in order.
@@ -176,9 +191,12 @@ impl EventBus {
             return None;
         }
         state.readers += 1;
+        let now: Position = state.shards.iter().map(|kept| kept.next).collect();
         let listeners = state.live.entry(Arc::clone(tenant)).or_insert_with(|| Listeners {
             readers: 0,
             news: Arc::default(),
+            // Earlier transitions may be the tenant's.
+            ends: now.clone(),
             woken: false,
         });
         listeners.readers += 1;
@@ -186,7 +204,6 @@ impl EventBus {
         if !std::mem::replace(&mut state.waker, true) {
             tokio::spawn(wake_readers(Arc::downgrade(self)));
         }
-        let now: Position = state.shards.iter().map(|kept| kept.next).collect();
         let (position, missed) = match from {
             Some(from) if from.len() == now.len() => (from, false),
             Some(_) => (now, true),
@@ -210,9 +227,8 @@ impl EventBus {
             return;
         }
         *kept = ShardTransitions { next, ..ShardTransitions::default() };
-        for listeners in live.values_mut().filter(|known| !known.woken) {
-            listeners.woken = true;
-            woken.push(Arc::clone(&listeners.news));
+        for listeners in live.values_mut() {
+            listeners.moved_to(shard, next, woken);
         }
         drop(state);
         self.wake.notify_one();
@@ -226,9 +242,8 @@ impl EventBus {
         };
         let before = woken.len();
         for transition in transitions {
-            if let Some(listeners) = live.get_mut(&transition.tenant).filter(|known| !known.woken) {
-                listeners.woken = true;
-                woken.push(Arc::clone(&listeners.news));
+            if let Some(listeners) = live.get_mut(&transition.tenant) {
+                listeners.moved_to(shard, transition.number + 1, woken);
             }
             kept.push(Arc::new(transition));
         }
@@ -355,14 +370,19 @@ impl Reader {
         Scanned::Found
     }
 
-    /// Moves a position that the bus does not have to the nearest one that it has. Returns true if it moved any:
-    /// transitions may be missing.
+    /// Moves a position past transitions that are all of other tenants, and one that the bus does not have to the nearest
+    /// one that it has. Returns true if it moved any of the latter: transitions may be missing. The backlog must be empty.
     fn skip_to_kept(&mut self, state: &State) -> bool {
         let mut missed = false;
+        let ends = state.live.get(&self.tenant).map(|listeners| &listeners.ends);
         let positions = self.position.iter_mut().zip(&mut self.scanned);
-        for (kept, (position, scanned)) in state.shards.iter().zip(positions) {
+        let shards = state.shards.iter().zip(ends.into_iter().flatten());
+        for ((kept, end), (position, scanned)) in shards.zip(positions) {
             let first = kept.first();
-            if !(first..=kept.next).contains(scanned) {
+            if (*end..=kept.next).contains(scanned) {
+                *scanned = kept.next;
+                *position = *scanned;
+            } else if !(first..=kept.next).contains(scanned) {
                 missed = true;
                 *scanned = (*scanned).clamp(first, kept.next);
                 *position = *scanned;
@@ -523,13 +543,30 @@ mod tests {
         let bus = EventBus::new(2);
         let tenant: Arc<str> = "a".into();
         let (mut reader, _) = bus.listen(&tenant, Some(vec![0, 0])).unwrap();
-        let effects: Vec<_> = (0..2 * KEPT as u64).map(|n| transition("b", n)).collect();
+        let others = (1..2 * KEPT as u64).map(|n| transition("b", n));
+        let effects: Vec<_> = std::iter::once(transition("a", 0)).chain(others).collect();
         bus.committed(ShardId(1), &effects);
         let BusItem::Missed(position) = next(&mut reader).await else { panic!("not missed") };
         assert_eq!(position[0], 0);
         assert!((KEPT as u64..=(KEPT + SEGMENT) as u64).contains(&position[1]), "{position:?}");
         bus.committed(ShardId(0), &[transition("a", 0)]);
         assert_eq!(numbers(&mut reader, 1).await, [0]);
+    }
+
+    #[tokio::test]
+    async fn a_quiet_tenant_misses_nothing_while_others_are_busy() {
+        let bus = EventBus::new(2);
+        let tenant: Arc<str> = "a".into();
+        let (mut reader, _) = bus.listen(&tenant, None).unwrap();
+        bus.committed(ShardId(1), &[transition("b", 0), transition("a", 1)]);
+        assert_eq!(numbers(&mut reader, 1).await, [1]);
+        let end = 2 * KEPT as u64;
+        let effects: Vec<_> = (2..end).map(|n| transition("b", n)).collect();
+        bus.committed(ShardId(1), &effects);
+        assert!(reader.take().is_none(), "nothing is missing");
+        assert_eq!(reader.position(), &vec![0, end], "a client that resumes there misses nothing");
+        bus.committed(ShardId(1), &[transition("a", end)]);
+        assert_eq!(numbers(&mut reader, 1).await, [end]);
     }
 
     #[tokio::test]

@@ -65,7 +65,7 @@ pub(super) struct Producer {
 impl Protocol for Producer {
     type In = ProducerEvent;
     type Out = ServerEvent;
-    type PostedEvent = Created;
+    type EventState = Created;
 
     const SERVICE: &'static str = "producer";
     const OF_PRODUCERS: bool = true;

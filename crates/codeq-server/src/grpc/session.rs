@@ -26,7 +26,7 @@ use super::mailbox::{PostedEvents, Slot};
 use super::messages::Messages;
 use crate::app::App;
 use crate::limits::LimitScope;
-use crate::limits::budget::{Connection, HeldFor, Hold, Share};
+use crate::limits::budget::{ConnectionBytes, HeldFor, Hold, Share};
 use crate::service::ServiceError;
 
 /// Maximum unanswered events per stream. Beyond this the stream is not read.
@@ -53,15 +53,15 @@ pub(super) enum Begun<P: Protocol> {
     /// Answered without the engine.
     Answered(P::Out),
     /// Posted to the engine, with its size in bytes. Answered once it is durable.
-    Posted(P::PostedEvent, usize),
+    Posted(P::EventState, usize),
 }
 
 /// The outcome of posting a Ready, which is a worker's wait for tasks.
 pub(super) enum ReadyOutcome<P: Protocol> {
     /// Posted to the engine.
-    Posted(P::PostedEvent),
+    Posted(P::EventState),
     /// To be posted again after a pause.
-    Again(P::PostedEvent, Duration),
+    Again(P::EventState, Duration),
     /// Refused, with this answer.
     Refused(P::Out),
 }
@@ -84,8 +84,8 @@ pub(super) trait Protocol: Send + Unpin + Sized + 'static {
     type In: Message + Default + 'static;
     /// The server's messages.
     type Out: Message + 'static;
-    /// State kept for a posted event.
-    type PostedEvent: Send + Unpin + 'static;
+    /// State kept for an event that is not answered yet.
+    type EventState: Send + Unpin + 'static;
 
     /// The service's name in logs and metrics.
     const SERVICE: &'static str;
@@ -97,10 +97,10 @@ pub(super) trait Protocol: Send + Unpin + Sized + 'static {
     fn caller(&self) -> &Principal;
 
     /// Accepts a Ready and returns its approximate size in bytes, or returns any other event.
-    fn ready(&mut self, event: Self::In) -> Result<(Self::PostedEvent, usize), Self::In>;
+    fn ready(&mut self, event: Self::In) -> Result<(Self::EventState, usize), Self::In>;
 
     /// Posts a Ready. It is cancelled when the client closes its side.
-    fn post_ready(&mut self, ready: Self::PostedEvent, slot: &mut Slot<'_>) -> ReadyOutcome<Self>;
+    fn post_ready(&mut self, ready: Self::EventState, slot: &mut Slot<'_>) -> ReadyOutcome<Self>;
 
     /// Starts the operation of an event.
     fn begin(&mut self, event: Self::In, slot: &mut Slot<'_>) -> Begun<Self>;
@@ -108,7 +108,7 @@ pub(super) trait Protocol: Send + Unpin + Sized + 'static {
     /// Handles the engine's answer to one part of a posted event. May post another part.
     fn answered(
         &mut self,
-        event: &mut Self::PostedEvent,
+        event: &mut Self::EventState,
         index: usize,
         answer: Answer,
         slot: &mut Slot<'_>,
@@ -127,8 +127,8 @@ pub(super) struct Opened<P: Protocol> {
 /// One stream.
 pub(super) struct Session<P: Protocol> {
     state: State<P>,
-    /// The connection, if known.
-    connection: Option<Arc<Connection>>,
+    /// The bytes held for its connection, if that is known.
+    connection: Option<Arc<ConnectionBytes>>,
     tally: Tally,
 }
 
@@ -145,10 +145,10 @@ struct Open<P: Protocol> {
     messages: Option<Messages<P::In>>,
     /// Requests to post to the engine.
     out: Vec<Request>,
-    posted: PostedEvents<(P::PostedEvent, usize)>,
-    posted_ready: PostedEvents<(P::PostedEvent, usize)>,
+    posted: PostedEvents<(P::EventState, usize)>,
+    posted_ready: PostedEvents<(P::EventState, usize)>,
     /// Readys not posted to the engine yet.
-    unposted_ready: VecDeque<(P::PostedEvent, usize)>,
+    unposted_ready: VecDeque<(P::EventState, usize)>,
     /// Runs during a pause, in which no Ready is posted.
     pause: Option<Pin<Box<Sleep>>>,
     /// Futures that end the stream: server stop, token revoked and, if configured, token expired.
@@ -192,7 +192,7 @@ impl<P: Protocol> Session<P> {
     /// Creates a stream that waits for its Hello.
     pub(super) fn new(
         app: Arc<App>,
-        connection: Option<Arc<Connection>>,
+        connection: Option<Arc<ConnectionBytes>>,
         origin: Arc<StreamOrigin>,
         opening: impl Future<Output = Result<Opened<P>, Status>> + Send + 'static,
     ) -> Session<P> {
@@ -293,7 +293,9 @@ impl<P: Protocol> Open<P> {
             ending: None,
             bytes: 0,
             ready_bytes: 0,
-            hold: share.hold_anyway(HeldFor::Streams, STREAM_BYTES).of_producer(P::OF_PRODUCERS),
+            // With this much, a stream with few unanswered events is always read. Otherwise many small streams could keep
+            // each other waiting, because each that waits is charged its window.
+            hold: share.hold_anyway(HeldFor::Streams, STEP).of_producer(P::OF_PRODUCERS),
             retry: None,
         }
     }
@@ -394,7 +396,7 @@ impl<P: Protocol> Open<P> {
         None
     }
 
-    /// Reads events while there is room. Ready with an immediate answer, or with the end of the
+    /// Reads events while there is room. Returns `Poll::Ready` with an immediate answer, or with an error that ends the
     /// stream.
     fn poll_events(
         &mut self,
@@ -465,13 +467,13 @@ impl<P: Protocol> Open<P> {
     }
 
     /// The next Ready to post, unless the stream is in a pause or at its limit.
-    fn next_unposted(&mut self) -> Option<(P::PostedEvent, usize)> {
+    fn next_unposted(&mut self) -> Option<(P::EventState, usize)> {
         let now = self.pause.is_none() && self.posted_ready.len() < READY_POSTED_MAX;
         if now { self.unposted_ready.pop_front() } else { None }
     }
 
     /// Accepts a new Ready. An error ends the stream.
-    fn take_ready(&mut self, ready: (P::PostedEvent, usize)) -> Result<Option<P::Out>, Status> {
+    fn take_ready(&mut self, ready: (P::EventState, usize)) -> Result<Option<P::Out>, Status> {
         if self.unposted_ready.len() + self.posted_ready.len() >= READY_MAX {
             let text = format!("more than {READY_MAX} Ready events are waiting");
             return Err(Status::resource_exhausted(text));
@@ -489,7 +491,7 @@ impl<P: Protocol> Open<P> {
     }
 
     /// Posts a Ready. Returns the answer if it was refused.
-    fn post(&mut self, (ready, bytes): (P::PostedEvent, usize)) -> Option<P::Out> {
+    fn post(&mut self, (ready, bytes): (P::EventState, usize)) -> Option<P::Out> {
         let mut slot = self.posted_ready.slot(&mut self.out);
         match self.protocol.post_ready(ready, &mut slot) {
             ReadyOutcome::Posted(ready) => self.posted_ready.put((ready, bytes)),
@@ -503,7 +505,7 @@ impl<P: Protocol> Open<P> {
     }
 
     /// Puts a Ready back at the front of the queue, to be posted after a pause.
-    fn again(&mut self, ready: (P::PostedEvent, usize), pause: Duration) {
+    fn again(&mut self, ready: (P::EventState, usize), pause: Duration) {
         self.unposted_ready.push_front(ready);
         self.pause = Some(Box::pin(sleep(pause)));
     }

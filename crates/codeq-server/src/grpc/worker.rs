@@ -82,7 +82,7 @@ pub(super) struct Worker {
 impl Protocol for Worker {
     type In = WorkerEvent;
     type Out = ServerEvent;
-    type PostedEvent = Waiting;
+    type EventState = Waiting;
 
     const SERVICE: &'static str = "worker";
     const OF_PRODUCERS: bool = false;

@@ -71,8 +71,8 @@ impl Request {
     }
 }
 
-/// Claims tasks. If the response does not fit the memory budget, returns them to their queue at once: the request is
-/// refused, so the worker would hold leases on tasks that it never received.
+/// Claims tasks. If the response does not fit the memory budget, refuses the request and returns the tasks to their queue
+/// at once. Otherwise the worker would hold leases on tasks that it never received.
 async fn claim(context: &RequestContext, request: &ClaimRequest) -> Result<Vec<Task>, Problem> {
     let service = context.service();
     let prepared = service.claim(MayClaim::of(&context.caller)?, request, Some(0))?;

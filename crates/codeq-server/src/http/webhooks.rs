@@ -1,4 +1,4 @@
-//! `/admin/webhooks`: pending deliveries, and signing secrets.
+//! `/admin/webhooks`: deliveries that have not succeeded, and signing secrets.
 
 use axum::http::StatusCode;
 use codeq_core::limits::BULK_MAX;

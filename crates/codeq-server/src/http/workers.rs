@@ -46,7 +46,7 @@ struct WorkerBody<'a> {
     slots: u32,
     /// Tasks whose lease it holds.
     tasks_held: u64,
-    /// When it last asked for tasks, to the second. Absent if it has not asked since the server started.
+    /// When it last asked for tasks, to the second. Absent if no recent claim is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_claim_at: Option<Timestamp>,
     /// The last failure it reported, or why its claim was refused.

@@ -94,13 +94,14 @@ impl Owner {
 }
 
 /// The bytes held for one connection, across its tenants.
-pub type Connection = AtomicUsize;
+pub type ConnectionBytes = AtomicUsize;
 
 /// The share of one tenant, or of all callers without a token; narrowed to one connection if that is known.
 #[derive(Debug, Clone)]
 pub struct Share {
     owner: Arc<Owner>,
-    connection: Option<Arc<Connection>>,
+    /// The bytes held for its connection, if that is known.
+    connection: Option<Arc<ConnectionBytes>>,
 }
 
 /// Held bytes, released on drop.
@@ -109,6 +110,8 @@ pub struct Hold {
     share: Share,
     kind: HeldFor,
     bytes: usize,
+    /// The part of `bytes` for which there was room. The rest was added by [`Hold::grow_anyway`].
+    granted: usize,
     /// Whether the hold is a producer's, which must leave the workers' reserve free.
     of_producer: bool,
 }
@@ -160,7 +163,7 @@ impl Budget {
 
 impl Share {
     /// Narrows the share to a connection, if there is one.
-    pub fn on(self, connection: Option<&Arc<Connection>>) -> Share {
+    pub fn on(self, connection: Option<&Arc<ConnectionBytes>>) -> Share {
         Share { connection: connection.cloned(), ..self }
     }
 
@@ -190,12 +193,13 @@ impl Share {
     pub fn hold_anyway(&self, kind: HeldFor, bytes: usize) -> Hold {
         let mut hold = self.nothing(kind);
         hold.grow_anyway(bytes);
+        hold.granted = bytes;
         hold
     }
 
     /// An empty hold, to grow later.
     pub fn nothing(&self, kind: HeldFor) -> Hold {
-        Hold { share: self.clone(), kind, bytes: 0, of_producer: false }
+        Hold { share: self.clone(), kind, bytes: 0, granted: 0, of_producer: false }
     }
 
     /// Adds bytes even without room. Returns whether there was room; a producer must also leave the workers'
@@ -268,7 +272,7 @@ impl Hold {
         true
     }
 
-    /// Grows to at least `bytes`, even without room.
+    /// Grows to at least `bytes`, even without room. [`Hold::resize_to_fit`] takes it back.
     pub fn grow_anyway(&mut self, bytes: usize) {
         if bytes > self.bytes {
             self.share.add(self.kind, bytes - self.bytes, self.of_producer);
@@ -281,6 +285,8 @@ impl Hold {
     /// [`Hold::refused`].
     #[must_use]
     pub fn resize_to_fit(&mut self, bytes: usize, step: usize) -> bool {
+        // Bytes added without room must not pass for granted ones.
+        self.shrink_to(self.granted);
         let wanted = bytes.next_multiple_of(step.max(1));
         if bytes > self.bytes {
             return self.try_grow_to(wanted);
@@ -301,14 +307,16 @@ impl Hold {
         if bytes < self.bytes {
             self.share.give_back(self.kind, self.bytes - bytes);
             self.bytes = bytes;
+            self.granted = self.granted.min(bytes);
         }
     }
 
     fn try_grow_to(&mut self, bytes: usize) -> bool {
         let missing = bytes.saturating_sub(self.bytes);
         let grown = missing == 0 || self.share.take(self.kind, missing, self.of_producer);
-        if grown {
+        if grown && missing > 0 {
             self.bytes += missing;
+            self.granted = self.bytes;
         }
         grown
     }
@@ -408,6 +416,25 @@ mod tests {
         assert_eq!(held(&budget), 5_000);
         drop(hold);
         assert_eq!(held(&budget), 0);
+    }
+
+    #[test]
+    fn bytes_added_without_room_admit_nothing() {
+        let budget = Budget::new(1_000);
+        let share = budget.tenant(&"a".into());
+        let mut hold = share.nothing(HeldFor::Streams);
+        assert!(hold.resize_to_fit(100, 100));
+        let other = share.hold(HeldFor::Streams, 400).unwrap();
+        for _ in 0..3 {
+            assert!(!hold.resize_to_fit(101, 100), "the share is full");
+            hold.grow_anyway(101 + 300);
+        }
+        assert!(hold.resize_to_fit(100, 100), "that much was granted");
+        assert_eq!(held(&budget), 500);
+        hold.grow_anyway(401);
+        drop(other);
+        assert!(hold.resize_to_fit(101, 100));
+        assert_eq!(held(&budget), 200);
     }
 
     #[tokio::test(start_paused = true)]

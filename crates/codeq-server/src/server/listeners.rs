@@ -1,4 +1,5 @@
-//! The listeners: bound before the data is opened, served once everything is ready.
+//! The listeners: bound before the data is opened, served once the service is built; webhooks and artifact cleanup start
+//! right after.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

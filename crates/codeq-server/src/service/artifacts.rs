@@ -95,7 +95,7 @@ async fn store(
         Ok(Reply::Submitted(record)) => Ok(*record),
         Ok(Reply::Rejected(rejection)) => {
             artifacts.discard(&prepared).await;
-            // A concurrent duplicate won and stored the same result.
+            // Perhaps a concurrent duplicate won and stored the same result.
             repeated_or(engine, &submit, &lease, rejection).await
         }
         Ok(_) => Err(ServiceError::unexpected()),

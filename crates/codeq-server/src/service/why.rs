@@ -61,7 +61,8 @@ pub enum Reason {
     NoWorker { last_claim: Option<Millis>, since: Millis },
     /// Workers ask for the queue, and this many wait for its tasks on streams.
     Workers { last_claim: Option<Millis>, waiting: u64 },
-    /// This many workers wait on streams for more queues than the server remembers, and nothing else is known.
+    /// No recent claim of the queue is known. But this many workers wait on streams for queues that the server does not
+    /// all remember, so they may wait for this one.
     MaybeWorkers { last_claim: Option<Millis>, waiting: u64 },
     /// A worker holds the task's lease.
     Leased { worker: Arc<str>, until: Millis, heartbeat: Millis, run_until: Option<Millis> },

@@ -13,7 +13,8 @@ use super::{Service, ServiceError};
 
 /// A tenant's workers.
 pub struct WorkerList {
-    /// The latest claim first, then workers that hold tasks and have not claimed since the server started.
+    /// The latest claim first, then workers that hold tasks and are not listed otherwise: no claim of theirs within the
+    /// last hour is known.
     pub items: Vec<WorkerView>,
     /// Number of workers, including those beyond the limit.
     pub total: usize,

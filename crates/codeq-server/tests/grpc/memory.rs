@@ -62,6 +62,7 @@ async fn readys_that_wait_are_bounded_in_bytes() {
 async fn the_streams_of_a_connection_leave_room_for_those_of_another() {
     let server = Harness::with(|config| config.http.max_buffered_bytes = Some(64 << 20)).await;
     let channel = endpoint(server.worker_addr()).connect().await.unwrap();
+    let mut small = Worker::open_on(channel.clone(), WORKER, "").await;
     let mut streams = Vec::new();
     for _ in 0..6 {
         let worker = Worker::open_on(channel.clone(), WORKER, "").await;
@@ -95,6 +96,10 @@ async fn the_streams_of_a_connection_leave_room_for_those_of_another() {
     let mut other = Worker::open(server.worker_addr(), WORKER).await;
     other.settle().await;
     other.closes().await;
+    // Another stream of the full connection is read even while a Ready of its own waits.
+    small.ready("small", 1).await;
+    small.settle().await;
+    small.closes().await;
     for (_, sending) in streams {
         sending.abort();
     }

@@ -1,12 +1,15 @@
 //! A configuration that changes while the server runs.
 
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use codeq_server::Config;
+use codeq_server::app::ReloadInputs;
 use codeq_server::config::RateLimit;
+use codeq_server::{Config, Server};
 use futures_util::StreamExt;
 use reqwest::Method;
 use serde_json::json;
+use tokio::sync::Notify;
 
 use crate::http::harness::{
     ADMIN, Harness, OPERATOR, PRODUCER, PRODUCER_B, WORKER, WORKER_2, send,
@@ -142,4 +145,36 @@ async fn an_invalid_reload_changes_nothing() {
     let nothing = json!({"changed": [], "needsRestart": []});
     assert_eq!(h.act(OPERATOR, "admin/config/reload").await.expect(200).json(), nothing);
     h.act(ADMIN, "admin/config/reload").await.refused(403, "operator required");
+}
+
+#[tokio::test]
+async fn a_configuration_that_was_read_earlier_does_not_replace_a_later_one() {
+    let h = Harness::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let older = Config { data_dir: dir.path().join("data"), ..h.config().clone() };
+    let newer = Config { data_dir: older.data_dir.clone(), ..without(&h, PRODUCER) };
+    let (reading, (go_on, may_go_on)) = (Arc::new(Notify::new()), mpsc::channel());
+    let (begun, file, may_go_on) =
+        (Arc::clone(&reading), older.clone(), parking_lot::Mutex::new(may_go_on));
+    let source = move || {
+        begun.notify_one();
+        may_go_on.lock().recv().unwrap();
+        Ok(file.clone())
+    };
+    let inputs = ReloadInputs { source: Some(Arc::new(source)), log_level: None };
+    let server = Server::start_reloading(older, inputs).await.unwrap();
+    let slow = async {
+        let changes = server.reload().await.unwrap();
+        assert!(changes.changed.is_empty(), "{changes:?}");
+    };
+    let later = async {
+        reading.notified().await;
+        let mut later = std::pin::pin!(server.reload_to(&newer));
+        let early = futures_util::poll!(&mut later);
+        go_on.send(()).unwrap();
+        assert!(early.is_pending(), "it must wait for the reload that is reading");
+        assert_eq!(later.await.unwrap().changed.len(), 1);
+    };
+    tokio::join!(slow, later);
+    server.stop().await;
 }

@@ -243,8 +243,9 @@ impl Committed {
         }
     }
 
-    /// A copy of a proposal that was committed in its term, as if it had been proposed once more in that term.
-    pub fn a_proposal(&self) -> Option<Proposal> {
+    /// A copy of the last proposal that took effect. It still names the term of its proposer, so after an election it is a
+    /// proposal from an earlier term, which nobody may apply.
+    pub fn stale_proposal(&self) -> Option<Proposal> {
         let mut again = self.proposal.clone()?;
         // No node has this incarnation, so nobody answers it.
         again.origin.incarnation = 0;

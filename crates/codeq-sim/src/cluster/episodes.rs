@@ -431,7 +431,7 @@ impl Run {
     fn propose_late(&mut self) {
         self.pass(SECOND);
         let before = self.rules.highest();
-        let Some(proposal) = self.committed.a_proposal() else { return };
+        let Some(proposal) = self.committed.stale_proposal() else { return };
         self.kill_leader();
         self.pass(SECOND);
         let Some(leader) = self.leader().filter(|_| self.rules.highest() > before) else { return };
@@ -449,7 +449,8 @@ impl Run {
     /// know that there is another leader. Clients ask both.
     fn keep_stale_leader(&mut self) {
         self.world.network.set_conditions(NetworkConditions::GOOD);
-        // A leader with many proposals in flight looks at nothing else.
+        // No other requests: once a leader has the maximum of entries in flight, it gathers nothing more until one is
+        // applied, not even the claims of this episode. Cut off, it would never answer them.
         let burst = std::mem::replace(&mut self.burst, 0);
         self.pass(SECOND);
         self.ask_stale_leader();

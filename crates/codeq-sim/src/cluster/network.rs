@@ -26,7 +26,7 @@ pub struct NetworkConditions {
     pub slowest: u64,
     /// Probability that a message takes much longer.
     pub straggler: u64,
-    /// The longest time it takes then, in microseconds.
+    /// The longest additional delay then, in microseconds.
     pub straggler_slowest: u64,
     /// Probability that a request or an answer is lost.
     pub loss: u64,

@@ -131,7 +131,7 @@ impl Contents {
         self.sync();
     }
 
-    /// Whether a power cut may lose something.
+    /// Whether a power cut would lose nothing.
     pub(super) fn is_synced(&self) -> bool {
         self.undo.is_empty() && self.len == self.durable_len
     }

@@ -6,7 +6,8 @@ use codeq_core::place::Place;
 use super::{Histories, Rows, TaskHistory, TaskOp, Verb, Violation};
 use crate::ledger::Answer;
 
-/// Rows: only a running attempt has a limit, it is the task's own if the task has one, and the lease keeps it.
+/// Rows: only a running attempt has a limit, it is the task's own if the task has one, and the
+/// lease does not end after it.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     for (seq, row) in &rows.tasks {
         let running = row.place == Place::InProgress;
@@ -29,7 +30,8 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     }
 }
 
-/// History: a claim names the limit and its lease keeps it; no heartbeat extends beyond it; nobody acts after it.
+/// History: a claim names the limit, and its lease does not end after it; no heartbeat extends beyond it; nobody acts after
+/// it.
 pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
     for (id, history) in &histories.tasks {
         let mut say = |text: String| found.push(Violation::new(16, format!("task {id}: {text}")));

@@ -116,7 +116,8 @@ impl Notifier {
 
     async fn refresh(&mut self, changes: &Changes) {
         let subscriptions = &self.sender.subscriptions;
-        // Reads fail only when the engine has stopped for good, and then nothing is sent any more.
+        // On a single node, reads fail only when the engine has stopped for good, and then nothing is sent any more. In a
+        // cluster they also fail while there is no leader: what was known then holds until the next change.
         if changes.all_changed && subscriptions.load(self.sender.engine()).await.is_ok() {
             self.recipients.retain(|tenant, id| subscriptions.get(tenant, id, 0).is_some());
         }

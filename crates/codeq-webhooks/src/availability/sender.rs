@@ -13,9 +13,9 @@ use serde::Serialize;
 
 use super::recipients::Notification;
 use super::subscriptions::Subscriptions;
-use crate::client::{Answered, SendError};
+use crate::client::Answered;
 use crate::dispatcher::Outcome;
-use crate::outbound::{Outbound, PostError};
+use crate::outbound::Outbound;
 use crate::policy::Destination;
 use crate::report::{WebhookKind, WebhookOutcome};
 
@@ -111,7 +111,7 @@ impl Sender {
         let posted = self.outbound.post(tenant, to, id, headers, Bytes::from(body)).await;
         let status = match posted {
             Ok(Answered { status, .. }) => status,
-            Err(PostError::Send(SendError::Busy)) => return Outcome::Busy,
+            Err(error) if error.is_untried() => return Outcome::Busy,
             Err(_) => return Outcome::Failed,
         };
         if !status.is_success() {

@@ -95,7 +95,7 @@ impl ResultCallbacks {
         }
     }
 
-    /// Sends until `stop` turns true. Calls in flight then get a moment to end.
+    /// Sends until `stop` turns true or its sender is gone. Calls in flight then get a moment to end.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
         while !*stop.borrow() {
             let failed = self.read_due().await.is_err();
@@ -103,7 +103,7 @@ impl ResultCallbacks {
             self.start_calls();
             let sleep = if failed { READ_PAUSE } else { self.until_next() };
             tokio::select! {
-                _ = stop.changed() => {}
+                _ = stop.wait_for(|stop| *stop) => break,
                 () = self.due.wake.notified() => {}
                 Some(done) = self.calls.join_next() => self.finish_calls(done),
                 () = tokio::time::sleep(sleep) => {}
@@ -198,5 +198,23 @@ impl ResultCallbacks {
         let paused =
             self.backlog.next_wake().map(|at| at.saturating_duration_since(Instant::now()));
         due.into_iter().chain(paused).min().unwrap_or(LONGEST).min(LONGEST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::Fixture;
+
+    #[tokio::test]
+    async fn a_sender_of_the_stop_that_is_gone_counts_as_a_stop() {
+        let fixture = Fixture::open(1);
+        let limits = CallLimits { max_concurrent: 4, max_per_host: 4 };
+        let callbacks =
+            ResultCallbacks::new(Arc::clone(&fixture.outbound), Arc::default(), limits, 3);
+        let (stopping, stop) = watch::channel(false);
+        drop(stopping);
+        let run = tokio::time::timeout(Duration::from_secs(10), callbacks.run(stop));
+        assert!(run.await.is_ok(), "it still runs");
     }
 }

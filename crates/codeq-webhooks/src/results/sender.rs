@@ -21,9 +21,9 @@ use tokio::sync::Semaphore;
 use tracing::Instrument;
 
 use super::body::CallbackBody;
-use crate::client::{Answered, SendError};
+use crate::client::Answered;
 use crate::dispatcher::Outcome;
-use crate::outbound::{Outbound, PostError};
+use crate::outbound::Outbound;
 use crate::report::{WebhookKind, WebhookOutcome};
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -118,7 +118,7 @@ impl Sender {
         let headers = trace_headers(callback);
         match self.outbound.post(tenant, &to, &id, headers, body).await {
             Ok(answered) => Some(delivery(answered)),
-            Err(PostError::Send(SendError::Busy)) => None,
+            Err(error) if error.is_untried() => None,
             Err(error) => Some(failed(None, &error.to_string(), None)),
         }
     }

@@ -42,7 +42,7 @@ pub(super) fn check(auth: &AuthConfig, role: &str, problems: &mut Vec<Problem>) 
 }
 
 /// Warnings about fixed worker tokens that authenticate but permit nothing.
-pub(super) fn idle_workers(workers: &AuthConfig) -> Vec<String> {
+pub(super) fn powerless_worker_tokens(workers: &AuthConfig) -> Vec<String> {
     let mut warnings = Vec::new();
     for (index, token) in workers.static_tokens.iter().enumerate() {
         let path = format!("workerAuth.staticTokens[{index}]");

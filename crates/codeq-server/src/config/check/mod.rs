@@ -80,7 +80,7 @@ impl Config {
             "workerAuth has no jwt and no staticTokens: nobody can claim",
         );
         warnings.extend(networks::opened(self));
-        warnings.extend(auth::idle_workers(&self.worker_auth));
+        warnings.extend(auth::powerless_worker_tokens(&self.worker_auth));
         warnings.extend(webhooks::unknown_tenants(self));
         warnings
     }

@@ -1,4 +1,4 @@
-//! Checks that webhook secrets are strong and unique per tenant.
+//! Checks that webhook secrets are well formed and long enough, and that each tenant has one entry.
 
 use std::collections::BTreeSet;
 
