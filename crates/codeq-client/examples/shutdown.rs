@@ -1,7 +1,7 @@
 //! Graceful shutdown: on Ctrl-C the worker takes no more tasks, lets handlers finish for a while, and returns the rest
 //! without a penalty.
 //!
-//! With a local server (`codeq dev`): `CODEQ_TOKEN=dev-token cargo run --example shutdown`.
+//! With a local server (`codeq dev`): `CODEQ_TOKEN=dev-token cargo run -p codeq-client --example shutdown`.
 
 use std::error::Error;
 use std::future::Future;

@@ -1,6 +1,6 @@
 //! Typed payloads and results, and every outcome that a handler can return.
 //!
-//! With a local server (`codeq dev`): `CODEQ_TOKEN=dev-token cargo run --example typed`.
+//! With a local server (`codeq dev`): `CODEQ_TOKEN=dev-token cargo run -p codeq-client --example typed`.
 
 use std::error::Error;
 use std::time::Duration;

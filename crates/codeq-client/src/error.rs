@@ -47,6 +47,9 @@ pub enum Error {
     /// A value could not be serialised to JSON.
     #[error("cannot encode: {0}")]
     Encode(#[source] serde_json::Error),
+    /// The response, or a part of it, is larger than accepted here.
+    #[error("{0}")]
+    TooLarge(String),
     /// JSON does not have the expected shape.
     #[error("cannot decode: {0}")]
     Decode(#[source] serde_json::Error),
@@ -68,7 +71,9 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Error::Unavailable(_) | Error::Timeout => true,
-            Error::Refused { code, .. } => is_transient(code),
+            Error::Refused { code, .. } => {
+                is_transient(code) || matches!(code.as_str(), "disk_full" | "quota_exceeded")
+            }
             Error::Api { status, .. } => matches!(status, 429 | 502..=504),
             _ => false,
         }
@@ -113,7 +118,8 @@ impl Error {
     }
 }
 
-/// Refusals that pass on their own: the server is busy, shutting down or restarting.
+/// Refusals after which the SDK itself tries again: the server is busy, shutting down or restarting. A full disk or quota
+/// may pass too, but not soon: the caller decides.
 pub(crate) fn is_transient(code: &str) -> bool {
     matches!(code, "overloaded" | "shutting_down" | "failed" | "rate_limited")
 }
@@ -153,6 +159,7 @@ mod tests {
         assert_eq!(of("PermissionDenied").code(), Some("forbidden"));
         assert_eq!(of("invalid_lease").code(), Some("invalid_lease"));
         assert!(of("Unavailable").is_transient());
+        assert!(of("disk_full").is_transient() && of("quota_exceeded").is_transient());
     }
 
     #[test]

@@ -101,7 +101,8 @@ fn copy(dir: &Path, target: &Path) -> Done<Made> {
     let (total, to) = (bytes_below(dir) >> 20, target.to_owned());
     let measure = move || Some((bytes_below(&to) >> 20, Some(total)));
     let made = watched("MiB copied", measure, || engine.backup(target)).map_err(|error| {
-        let hint = "choose another target, or check its disk; the data directory is as it was";
+        let hint =
+            "choose another target, or check its disk; nothing in the data directory is lost";
         Failure::error(error.to_string(), hint)
     })?;
     engine.shutdown();

@@ -151,16 +151,25 @@ async fn token(session: &Session) -> Vec<Check> {
 fn worker_stream(url: &str) -> Check {
     let hint = "start the server, or name the stream's address with CODEQ_WORKER_URL or `codeq \
                 profile add --worker-url`";
-    let address = reqwest::Url::parse(&url.replacen("grpc", "http", 1)).ok().and_then(|url| {
-        Some((url.host_str()?.trim_matches(['[', ']']).to_owned(), url.port_or_known_default()?))
-    });
-    let Some((host, port)) = address else {
+    let Some((host, port)) = host_and_port(url) else {
         return bad("worker stream", "the address cannot be parsed", hint);
     };
     match (host.as_str(), port).to_socket_addrs().and_then(connect) {
         Ok(_) => good("worker stream", format!("{host}:{port} accepts connections")),
         Err(error) => bad("worker stream", format!("{host}:{port}: {error}"), hint),
     }
+}
+
+/// Reads an address as the SDK does: `grpc` and `grpcs` are aliases of `http` and `https`; the default is `http`.
+fn host_and_port(address: &str) -> Option<(String, u16)> {
+    let text = match address.split_once("://") {
+        Some(("grpc", rest)) => format!("http://{rest}"),
+        Some(("grpcs", rest)) => format!("https://{rest}"),
+        Some(_) => address.to_owned(),
+        None => format!("http://{address}"),
+    };
+    let url = reqwest::Url::parse(&text).ok()?;
+    Some((url.host_str()?.trim_matches(['[', ']']).to_owned(), url.port_or_known_default()?))
 }
 
 /// Connects to the first address that accepts: `localhost` may have one at which nobody listens.
@@ -180,6 +189,19 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
+
+    #[test]
+    fn addresses_are_read_as_the_sdk_reads_them() {
+        for (address, host, port) in [
+            ("https://grpc.example.com", "grpc.example.com", 443),
+            ("grpcs://grpc.example.com", "grpc.example.com", 443),
+            ("grpc://[::1]:9091", "::1", 9091),
+            ("queue:9091", "queue", 9091),
+        ] {
+            assert_eq!(host_and_port(address), Some((host.to_owned(), port)), "{address}");
+        }
+        assert_eq!(host_and_port("http://"), None);
+    }
 
     #[test]
     fn every_address_of_a_name_is_tried() {

@@ -148,7 +148,7 @@ impl Download {
         let mut all = Vec::new();
         while let Some(chunk) = self.chunk().await? {
             if all.len().saturating_add(chunk.len()) > max {
-                return Err(Error::Unavailable(format!("the artifact has more than {max} bytes")));
+                return Err(Error::TooLarge(format!("the artifact has more than {max} bytes")));
             }
             all.extend_from_slice(&chunk);
         }

@@ -82,7 +82,7 @@ impl Events {
                 }
             }
             if self.buffer.len() > EVENT_MAX {
-                return Err(Error::Unavailable("an event is too long".to_owned()));
+                return Err(Error::TooLarge(format!("an event has more than {EVENT_MAX} bytes")));
             }
             match self.response.chunk().await.map_err(failed)? {
                 Some(chunk) => self.buffer.extend_from_slice(&chunk),

@@ -222,7 +222,7 @@ async fn read(mut response: Response, max: usize) -> Result<Vec<u8>, Error> {
     while let Some(chunk) = response.chunk().await.map_err(failed)? {
         if body.len().saturating_add(chunk.len()) > max {
             let text = format!("the response has more than {max} bytes");
-            return Err(Error::Unavailable(text));
+            return Err(Error::TooLarge(text));
         }
         body.extend_from_slice(&chunk);
     }

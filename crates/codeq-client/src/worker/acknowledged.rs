@@ -16,18 +16,19 @@ pub enum Acknowledged {
         /// The task's error.
         error: String,
     },
-    /// Failed for now.
+    /// Failed for now: the task will be retried unless it is now a dead letter, or was cancelled, which the server does not
+    /// say.
     Nacked {
         /// The task's error. If the server refused the result, it says so.
         reason: String,
         /// That was the last attempt: the task is now a dead letter.
         dead_letter: bool,
     },
-    /// Returned to its queue.
+    /// Returned to its queue or, after its last attempt, a dead letter.
     Abandoned,
     /// The lease was lost, so the outcome does not count: another worker may have the task, or it is finished.
     Lost {
-        /// The code of the server's refusal.
+        /// The code of the server's refusal; `lease_lost` if this worker was assigned the task again.
         code: String,
     },
 }

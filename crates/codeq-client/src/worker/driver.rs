@@ -251,8 +251,8 @@ impl Driver {
         if self.is_finished() { End::Finished } else { End::Swapped }
     }
 
-    /// Sends a credit for each handler that could start. Unacknowledged reports hold back credits once there are as
-    /// many of them as handlers.
+    /// Sends a credit for each handler that could start. Once more than `concurrency` reports are unacknowledged, each
+    /// further one holds back a credit.
     fn give_credits(&mut self) {
         let Setup { concurrency, lease_seconds, .. } = self.setup;
         while self.drain.is_none()
@@ -307,7 +307,9 @@ impl Driver {
                 signal.fire(CancelReason::Requested);
             }
             let info = TaskInfo::new(&task, cancellation);
-            self.leased.take(&task.id, task.fence, run_limit(&task), signal, now);
+            if self.leased.take(&task.id, task.fence, run_limit(&task), signal, now) {
+                self.lost(&task.id, "lease_lost".to_owned());
+            }
             if self.drain.is_some() {
                 let report = Report::Abandon { no_penalty: true };
                 self.leased.finish(&task.id, task.fence, report, now);
@@ -330,14 +332,15 @@ impl Driver {
                     call(&ack.task_id, &Acknowledged::new(report, ack.dead_letter));
                 }
             }
-            Settled::Lost => {
-                self.setup.stats.send_modify(|stats| stats.lost += 1);
-                let Ack { task_id: task, code, .. } = ack;
-                match &self.setup.on_acknowledged {
-                    Some(call) => call(&task, &Acknowledged::Lost { code }),
-                    None => tracing::warn!(%task, %code, "lost the lease of a task"),
-                }
-            }
+            Settled::Lost => self.lost(&ack.task_id, ack.code),
+        }
+    }
+
+    fn lost(&self, task: &str, code: String) {
+        self.setup.stats.send_modify(|stats| stats.lost += 1);
+        match &self.setup.on_acknowledged {
+            Some(call) => call(task, &Acknowledged::Lost { code }),
+            None => tracing::warn!(%task, %code, "lost the lease of a task"),
         }
     }
 }

@@ -81,8 +81,9 @@ impl LeasedTasks {
         self.entries.is_empty()
     }
 
-    /// Adds an assigned task. If an earlier claim of it is still held, that claim's lease is lost.
-    /// `limit` is how long it may run.
+    /// Adds an assigned task. `limit` is how long it may run. If an earlier claim of it is still held, that claim's lease
+    /// is lost. Returns whether one was lost; a claim whose report is in flight does not count, because the server may
+    /// have accepted the report.
     pub(super) fn take(
         &mut self,
         task_id: &str,
@@ -90,11 +91,12 @@ impl LeasedTasks {
         limit: Option<Duration>,
         signal: Signal,
         now: Instant,
-    ) {
-        let mut stale = 0;
+    ) -> bool {
+        let (mut stale, mut lost) = (0, false);
         if let Some(earlier) = self.entries.remove(task_id) {
             earlier.signal.fire(CancelReason::LeaseLost);
             stale = earlier.stale + u32::from(earlier.in_flight != InFlight::Nothing);
+            lost = earlier.in_flight != InFlight::Report;
         }
         let run_until = limit.and_then(|limit| now.checked_add(limit));
         let entry = Entry {
@@ -108,6 +110,7 @@ impl LeasedTasks {
             signal,
         };
         self.entries.insert(task_id.to_owned(), entry);
+        lost
     }
 
     /// Records a handler's outcome. Ignored if the task is no longer held under that claim.
@@ -384,7 +387,7 @@ mod tests {
         let (mut leased, first) = leased_with("t", now);
         assert_eq!(kind(leased.due("t", now + Duration::from_secs(10))), "heartbeat");
         let (signal, second) = Signal::new();
-        leased.take("t", 2, None, signal, now);
+        assert!(leased.take("t", 2, None, signal, now), "the first claim is lost");
         assert_eq!(first.reason(), Some(CancelReason::LeaseLost));
         assert_eq!(leased.settle(&ack("t", "not_owner"), now), Settled::No);
         assert_eq!(second.reason(), None);
@@ -392,6 +395,8 @@ mod tests {
         assert_eq!(kind(leased.due("t", now)), "nothing", "the outcome of the first claim");
         leased.finish("t", 2, complete(), now);
         assert_eq!(kind(leased.due("t", now)), "result");
+        let (signal, _third) = Signal::new();
+        assert!(!leased.take("t", 3, None, signal, now), "its result may have been accepted");
     }
 
     #[test]

@@ -23,14 +23,14 @@ pub enum Outcome {
     Complete(Box<RawValue>),
     /// Failed for good: the task is not retried.
     Fail(String),
-    /// Failed for now: the task is retried.
+    /// Failed for now: the task is retried or, after its last attempt, a dead letter.
     Nack {
         /// Delay in whole seconds, rounded up; `None` applies the server's backoff policy.
         delay: Option<Duration>,
         /// Kept as the task's error.
         reason: String,
     },
-    /// Return the task to its queue. Costs an attempt.
+    /// Return the task to its queue. Costs an attempt: after its last one, the task becomes a dead letter.
     Abandon,
 }
 

@@ -10,11 +10,12 @@ pub struct WorkerStats {
     pub completed: u64,
     /// Tasks that failed for good.
     pub failed: u64,
-    /// Tasks that failed for now: to be retried, or dead-lettered.
+    /// Tasks that failed for now: to be retried, dead-lettered, or ended as cancelled.
     pub nacked: u64,
-    /// Tasks returned to their queue.
+    /// Tasks returned to their queue, or dead-lettered after their last attempt.
     pub abandoned: u64,
-    /// Tasks whose lease was lost.
+    /// Tasks whose lease was lost, even if this worker was assigned the task again. Not counted is one that was assigned
+    /// again while its outcome was unacknowledged.
     pub lost: u64,
 }
 

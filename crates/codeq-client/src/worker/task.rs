@@ -50,8 +50,8 @@ pub struct TaskInfo {
     pub trace_state: String,
     /// When it was created.
     pub created_at: SystemTime,
-    /// When the server takes the task away, however many heartbeats it gets, by the server's clock; `None` without a
-    /// limit.
+    /// When the attempt's maximum run time ends, by the server's clock: the server then takes the task away, even if
+    /// heartbeats arrive. `None` if there is no limit.
     pub run_until: Option<SystemTime>,
     /// Signals when the work should stop.
     pub cancellation: Cancellation,
@@ -95,7 +95,8 @@ fn moment(at: Timestamp) -> SystemTime {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CancelReason {
-    /// A producer or an admin cancelled the task. The outcome still counts.
+    /// A producer or an admin cancelled the task. The outcome still counts, but a task that is nacked or abandoned ends
+    /// as cancelled instead of being retried.
     Requested,
     /// The lease is lost and another worker may have the task. The outcome is discarded.
     LeaseLost,

@@ -118,7 +118,8 @@ async fn artifacts_are_submitted_with_a_result_and_downloaded() {
     assert_eq!((picture.length(), picture.content_type()), (Some(300_000), Some("image/png")));
     assert_eq!(picture.bytes(300_000).await.unwrap(), vec![7; 300_000]);
     let picture = http.artifact(&id, "a picture.png").await.unwrap();
-    assert!(matches!(picture.bytes(299_999).await, Err(Error::Unavailable(_))));
+    let too_large = picture.bytes(299_999).await.unwrap_err();
+    assert!(matches!(too_large, Error::TooLarge(_)) && !too_large.is_transient(), "{too_large}");
     assert!(http.artifact(&id, "empty").await.unwrap().bytes(0).await.unwrap().is_empty());
     let missing = http.artifact(&id, "elsewhere").await.unwrap_err();
     assert!(matches!(missing, Error::Api { status: 404, .. }), "{missing}");

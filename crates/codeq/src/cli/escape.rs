@@ -32,6 +32,20 @@ fn escape(text: &str, keep: impl Fn(char) -> bool) -> String {
     to
 }
 
+/// JSON without the whitespace outside its strings. Unlike parsing and writing it again, this keeps numbers exact.
+pub fn compact_json(json: &str) -> String {
+    let (mut in_string, mut escaped) = (false, false);
+    let keep = |c: &char| {
+        match (in_string, *c) {
+            (true, '\\') => escaped = !escaped,
+            (_, '"') if !escaped => in_string = !in_string,
+            _ => escaped = false,
+        }
+        in_string || !matches!(c, ' ' | '\t' | '\r' | '\n')
+    };
+    json.chars().filter(keep).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -42,6 +56,13 @@ mod tests {
         let escaped = r"a\u001b[2J\u009b0m\u0007\u202e\u2028\u007f\té\nb";
         assert_eq!(printable(hostile), escaped);
         assert_eq!(printable_lines(hostile), escaped.replace("\\n", "\n"));
+    }
+
+    #[test]
+    fn whitespace_is_dropped_outside_strings_only() {
+        let json = "{\r\n\t\"a \\\\\": [ 1.50,\t9007199254740993 ],\n\"b\\\" \\n\": \" \" }\n";
+        let compact = r#"{"a \\":[1.50,9007199254740993],"b\" \n":" "}"#;
+        assert_eq!(compact_json(json), compact);
     }
 
     #[test]

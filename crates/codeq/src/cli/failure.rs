@@ -136,6 +136,10 @@ impl From<Error> for Failure {
                 error.to_string(),
                 "check that --url is a codeQ server of this version: `codeq version --server`",
             ),
+            Error::TooLarge(_) => Failure::error(
+                error.to_string(),
+                "check that --url is a codeQ server; if it is, ask for less at once, for instance with --limit",
+            ),
             other => Failure::error(other.to_string(), "run `codeq doctor`"),
         }
     }

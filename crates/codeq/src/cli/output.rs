@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::escape::{printable, printable_lines};
+use super::escape::{compact_json, printable, printable_lines};
 use super::failure::{Done, Failure};
 use super::yaml::to_yaml;
 
@@ -177,11 +177,13 @@ fn emit(text: &str) -> Done {
 
 fn pretty(item: &impl Serialize) -> Done<String> {
     // Adds escapes that JSON does not need, but a terminal does. The JSON means the same.
-    serde_json::to_string_pretty(item).map_err(unprintable).map(|text| printable_lines(&text))
+    // A result is written as the worker sent it, so it may contain tabs and carriage returns between its tokens.
+    let text = serde_json::to_string_pretty(item).map_err(unprintable)?.replace(['\t', '\r'], " ");
+    Ok(printable_lines(&text))
 }
 
 fn compact(item: &impl Serialize) -> Done<String> {
-    serde_json::to_string(item).map_err(unprintable).map(|text| printable_lines(&text))
+    serde_json::to_string(item).map_err(unprintable).map(|text| printable(&compact_json(&text)))
 }
 
 fn names(item: &impl Show) -> String {

@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter, Serializer};
 
+use super::escape::compact_json;
+
 /// The value as YAML, ending with a newline.
 pub fn to_yaml(value: &impl Serialize) -> Result<String, serde_json::Error> {
     let mut bytes = Vec::new();
@@ -115,6 +117,15 @@ impl Formatter for Yaml {
         // A string with an escape is never plain: the quote makes `is_plain` say so.
         self.plain.push('"');
         serde_json::ser::CompactFormatter.write_char_escape(&mut self.escaped, escape)
+    }
+
+    /// JSON on one line is YAML.
+    fn write_raw_fragment<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        writer.write_all(compact_json(fragment).as_bytes())
     }
 
     fn end_string<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {

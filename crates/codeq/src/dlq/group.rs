@@ -139,7 +139,8 @@ async fn next_page(session: &Session, queue: &str, search: &mut Search) -> Done<
 }
 
 /// When dead letters died, to find filters that match those of a group and nothing else. The filters match no later dead
-/// letters either, because those die after the ones that were read.
+/// letters either, because those die after the ones that were read, unless the server's wall clock steps back, or one dies
+/// in the millisecond of the last one read.
 #[derive(Default)]
 struct Letters {
     /// What every error of the group contains.

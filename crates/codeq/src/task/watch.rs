@@ -29,9 +29,10 @@ pub async fn one(session: &Session, id: &str) -> Done {
     if !print_new(session).await? {
         return Ok(());
     }
-    follow(session, events, None, async |session, event| match event.task_id == id {
-        true => print_new(session).await,
-        false => Ok(true),
+    follow(session, events, None, async |session, event| match event {
+        Some(event) if event.task_id != id => Ok(true),
+        // Without an event, the last transition may be among those that were missed, and no further event comes.
+        _ => print_new(session).await,
     })
     .await
 }
@@ -41,28 +42,37 @@ pub async fn all(session: &Session, queue: Option<&str>) -> Done {
     let events = session.http.events(queue, None).await.about("the event stream")?;
     talk("watching; Ctrl-C ends it");
     let mut list = session.out.streamed();
-    follow(session, events, queue, async |_, event| list.page(&[event]).map(|()| true)).await
+    follow(session, events, queue, async |_, event| {
+        list.page(event.as_slice())?;
+        Ok(true)
+    })
+    .await
 }
 
-/// Calls `each` for every event while it returns true. Reconnects if the stream ends.
+/// Calls `each` for every event while it returns true, and with `None` where events may have been missed. Reconnects if
+/// the stream ends.
 async fn follow(
     session: &Session,
     mut events: Events,
     queue: Option<&str>,
-    mut each: impl AsyncFnMut(&Session, TaskEvent) -> Done<bool>,
+    mut each: impl AsyncFnMut(&Session, Option<TaskEvent>) -> Done<bool>,
 ) -> Done {
     loop {
-        match events.next().await {
-            Ok(Some(Event::Task(event))) => {
-                if !each(session, event).await? {
-                    return Ok(());
-                }
+        let event = match events.next().await {
+            Ok(Some(Event::Task(event))) => Some(event),
+            Ok(Some(_)) => {
+                talk("some transitions are no longer kept and were missed");
+                None
             }
-            Ok(Some(_)) => talk("some transitions are no longer kept and were missed"),
+            Err(error) if !error.is_transient() => return Err(error).about("the event stream"),
             Ok(None) | Err(_) => {
                 talk("the stream ended; connecting again");
                 events = reopen(session, events.last_id(), queue).await?;
+                None
             }
+        };
+        if !each(session, event).await? {
+            return Ok(());
         }
     }
 }

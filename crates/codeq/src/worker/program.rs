@@ -105,7 +105,10 @@ impl Program {
             Acknowledged::Completed => format!("completed in {took}"),
             Acknowledged::Failed { error } => format!("failed after {took}: {}", printable(error)),
             Acknowledged::Nacked { reason, dead_letter } => {
-                let next = if *dead_letter { "now a dead letter" } else { "will be retried" };
+                let next = match dead_letter {
+                    true => "now a dead letter",
+                    false => "will be retried unless it was cancelled",
+                };
                 format!("nacked after {took}, {next}: {}", printable(reason))
             }
             Acknowledged::Abandoned => format!("returned to its queue after {took}"),

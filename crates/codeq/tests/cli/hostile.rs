@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -121,4 +121,58 @@ fn an_endless_response_is_cut_off() {
     });
     fails(&ask(&endless, &["queue", "list", "-o", "name"]), 1, "more than 67108864 bytes");
     fails(&ask(&endless, &["version", "--server"]), 1, "more than 16777216 bytes");
+}
+
+/// Answers one request after the other, and then says that there is nothing.
+fn script(bodies: Vec<String>) -> String {
+    let next = AtomicUsize::new(0);
+    server(move |stream| {
+        let body = bodies.get(next.fetch_add(1, Ordering::Relaxed));
+        let status = if body.is_some() { "200 OK" } else { "404 Not Found" };
+        let body = body.map_or("", String::as_str);
+        let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n", body.len());
+        let _ = stream.write_all(format!("{head}Connection: close\r\n\r\n{body}").as_bytes());
+    })
+}
+
+#[test]
+fn watching_a_task_ends_although_its_last_event_was_missed() {
+    let history = |steps: &[(&str, &str)]| {
+        let step = |(event, status): &(&str, &str)| json!({ "at": "", "event": event, "to": "NONE", "status": status });
+        let items: Vec<Value> = steps.iter().map(step).collect();
+        json!({ "taskId": "t", "items": items }).to_string()
+    };
+    let waiting = history(&[("created", "PENDING")]);
+    let finished = history(&[("created", "PENDING"), ("submitted", "COMPLETED")]);
+    let (none, missed) = (String::new(), "event: missed\ndata: {}\n\n".to_owned());
+    for answers in [
+        // The server no longer has the event.
+        vec![missed, waiting.clone(), finished.clone()],
+        // The connection breaks, and the new stream begins after the event.
+        vec![none.clone(), waiting, none, finished],
+    ] {
+        let watched = ask(&script(answers), &["task", "watch", "t", "-o", "name"]);
+        assert_eq!((watched.code, &*watched.out), (0, "created\nsubmitted\n"), "{}", watched.err);
+    }
+}
+
+#[test]
+fn a_result_with_tabs_and_newlines_stays_json() {
+    let raw = "{\r\n\t\"n\": 9007199254740993,\n\t\"a b\": \"c\\td\"\n}";
+    let body = format!(
+        r#"{{"result":{{"taskId":"t","status":"COMPLETED","result":{raw},"completedAt":"now"}}}}"#
+    );
+    let result =
+        |format: &str| ask(&script(vec![body.clone()]), &["task", "result", "t", "-o", format]);
+    let expected = json!({ "n": 9_007_199_254_740_993_u64, "a b": "c\td" });
+    let (json, jsonl) = (result("json"), result("jsonl"));
+    for said in [&json, &jsonl] {
+        let read: Value = serde_json::from_str(&said.out)
+            .unwrap_or_else(|error| panic!("{error}: {}{}", said.out, said.err));
+        assert_eq!(read["result"], expected, "{}", said.out);
+    }
+    assert_eq!(jsonl.out.lines().count(), 1, "{}", jsonl.out);
+    let line = "result: {\"n\":9007199254740993,\"a b\":\"c\\td\"}\n";
+    let yaml = result("yaml");
+    assert!(yaml.out.contains(line), "{}{}", yaml.out, yaml.err);
 }

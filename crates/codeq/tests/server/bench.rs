@@ -132,6 +132,13 @@ fn clients_that_hang_up_leave_nobody_waiting_for_results() {
 }
 
 #[test]
+fn the_start_of_a_running_server_is_not_measured() {
+    let output = codeq(&["bench", "http", "start", "--addr=127.0.0.1:1"]).output().unwrap();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && err.contains("cannot be measured with --addr"), "{err}");
+}
+
+#[test]
 fn a_server_that_is_not_there_is_named() {
     // Nobody listens on a port that was just given back.
     let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

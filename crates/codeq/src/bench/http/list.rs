@@ -18,7 +18,7 @@ const QUERIES: [(&str, &str); 4] = [
 ];
 
 pub async fn run(load: &Load<'_>) -> anyhow::Result<Vec<Row>> {
-    fill(load).await?;
+    let tasks = fill(load).await?;
     let mut client = Client::connect(load.target.addr, load.token).await?;
     let mut rows = Vec::new();
     for (what, path) in QUERIES {
@@ -34,14 +34,14 @@ pub async fn run(load: &Load<'_>) -> anyhow::Result<Vec<Row>> {
             next = cursor.map_or(path.to_owned(), |cursor| format!("{path}&cursor={cursor}"));
         }
         let mut row = load.row(what, PAGES as u64, start.elapsed(), &latencies, cpu);
-        row.note =
-            format!("pages of 50, one after the other, {} tasks in the store", load.args.tasks);
+        row.note = format!("pages of 50, one after the other, after enqueueing {tasks} tasks");
         rows.push(row);
     }
     Ok(rows)
 }
 
-async fn fill(load: &Load<'_>) -> anyhow::Result<()> {
+/// Enqueues whole batches, as many from each producer. Returns the number of tasks.
+async fn fill(load: &Load<'_>) -> anyhow::Result<usize> {
     let each = load.args.tasks / PRODUCERS / BATCH;
     let mut clients = Clients::default();
     for producer in 0..PRODUCERS {
@@ -54,5 +54,6 @@ async fn fill(load: &Load<'_>) -> anyhow::Result<()> {
             histogram()
         });
     }
-    clients.latencies().await.map(drop)
+    clients.latencies().await?;
+    Ok(each * PRODUCERS * BATCH)
 }

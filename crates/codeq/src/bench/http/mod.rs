@@ -20,6 +20,10 @@ use tokio::task::{JoinHandle, LocalSet};
 use super::process;
 use target::Target;
 
+/// What is measured by default: on a server that this command starts, and on one that is already running.
+const STARTED: [What; 4] = [What::Start, What::Enqueue, What::Cycle, What::Polls];
+const RUNNING: [What; 3] = [What::Enqueue, What::Cycle, What::Polls];
+
 /// A measurement to make.
 #[derive(Clone, Copy)]
 pub(crate) struct Load<'a> {
@@ -32,8 +36,8 @@ pub(crate) struct Load<'a> {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  codeq bench http enqueue cycle")]
 pub struct Args {
-    /// What to measure
-    #[arg(value_enum, default_values_t = [What::Start, What::Enqueue, What::Cycle, What::Polls])]
+    /// What to measure; by default start (not with --addr), enqueue, cycle and polls
+    #[arg(value_enum)]
     what: Vec<What>,
     /// Address of a running server; by default, one is started on a fresh directory
     #[arg(long, value_name = "HOST:PORT")]
@@ -107,7 +111,15 @@ pub(crate) struct Row {
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    for what in &args.what {
+    let what: &[What] = match args.what.as_slice() {
+        [] if args.addr.is_some() => &RUNNING,
+        [] => &STARTED,
+        chosen if args.addr.is_some() && chosen.contains(&What::Start) => {
+            anyhow::bail!("start cannot be measured with --addr: that server is already running")
+        }
+        chosen => chosen,
+    };
+    for what in what {
         let mut rows = Vec::new();
         let rounds = if *what == What::List { 1 } else { args.rounds.max(1) };
         for _ in 0..rounds {

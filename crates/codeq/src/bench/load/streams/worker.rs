@@ -28,8 +28,8 @@ pub struct Worker {
     results: Vec<Outcome>,
     /// Slots that neither a Ready nor a task takes.
     free_slots: usize,
-    /// Tasks whose results were sent, by id.
-    submitted: HashMap<u64, u64>,
+    /// Numbers of the tasks that were assigned and whose results are not acknowledged, by id.
+    unacknowledged: HashMap<u64, u64>,
     ready: Ready,
     ready_batch: usize,
     result_batch: usize,
@@ -50,7 +50,7 @@ impl Worker {
             out,
             results: Vec::new(),
             free_slots: plan.slots,
-            submitted: HashMap::new(),
+            unacknowledged: HashMap::new(),
             ready: Ready { commands, lease_seconds: 0, count: plan.ready_batch as i32 },
             ready_batch: plan.ready_batch,
             result_batch: plan.result_batch,
@@ -114,7 +114,7 @@ impl Worker {
             let key = key(&task.id);
             if let Some(number) = payload::number(&task.payload) {
                 state.tracker.assigned(number, key, now);
-                self.submitted.insert(key, number);
+                self.unacknowledged.insert(key, number);
             } else {
                 state.error("a task with a payload that is not ours".to_owned());
             }
@@ -151,7 +151,7 @@ impl Worker {
     }
 
     fn acknowledged(&mut self, state: &mut RunState, ack: &ResultAck) {
-        match self.submitted.remove(&key(&ack.task_id)) {
+        match self.unacknowledged.remove(&key(&ack.task_id)) {
             Some(number) if ack.ok => state.completed(number, &ack.task_id),
             Some(_) => state.error(format!("result refused: {}", ack.error_message)),
             None => state.error("an acknowledgement of a result that was not sent".to_owned()),
