@@ -36,12 +36,12 @@ mod dispatch;
 mod engine;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
+mod locks;
 mod pipeline;
 mod result_waiters;
 mod scrub;
 mod shard_thread;
 mod single_node;
-mod sync_or_shuttle;
 mod waiting_claims;
 
 pub use boundary::{Answer, Call, Mailbox};

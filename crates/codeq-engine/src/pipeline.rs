@@ -10,10 +10,10 @@ use tokio::sync::oneshot;
 
 use crate::error::EngineError;
 use crate::group::Group;
+use crate::locks::atomic::{AtomicU8, AtomicU64, Ordering};
+use crate::locks::{Condvar, Mutex};
 use crate::options::{GROUP_MAX, Options};
 use crate::status::Status;
-use crate::sync_or_shuttle::atomic::{AtomicU8, AtomicU64, Ordering};
-use crate::sync_or_shuttle::{Condvar, Mutex};
 
 mod sync_and_answer;
 

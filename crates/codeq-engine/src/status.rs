@@ -9,11 +9,11 @@ use tokio::sync::{Notify, watch};
 
 use crate::error::EngineError;
 use crate::group::Batch;
+use crate::locks::Mutex;
+use crate::locks::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::observer::SharedObserver;
 use crate::request::{Inbox, Inboxes, Request};
 use crate::result_waiters::ResultWaiters;
-use crate::sync_or_shuttle::Mutex;
-use crate::sync_or_shuttle::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What callers see of an engine.
 pub struct Status {

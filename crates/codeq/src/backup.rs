@@ -9,14 +9,14 @@ use codeq_client::Backup;
 use codeq_disk::SharedDisk;
 use codeq_engine::layout::Manifest;
 use codeq_engine::lock::share;
-use codeq_engine::{Engine, OpenError, Options, incomplete};
+use codeq_engine::{Engine, OpenError, Options};
 use serde::Serialize;
 
 use crate::cli::{
     About, Connection, Done, Exit, Failure, Show, bytes_below, ended, run as connected, span, talk,
     waiting, watched,
 };
-use crate::fsck::{ScratchDisk, open_in_memory};
+use crate::fsck::{ScratchDisk, open_in_memory, without_manifest};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -132,7 +132,7 @@ fn existing(dir: &Path) -> Result<Options, OpenError> {
     if Manifest::load(&*disk, dir)?.is_none() {
         let reason = "it has no MANIFEST".to_owned();
         let missing = || OpenError::Foreign { dir: dir.to_owned(), reason };
-        return Err(incomplete::refusal(&*disk, dir)?.unwrap_or_else(missing));
+        return Err(without_manifest(&*disk, dir)?.unwrap_or_else(missing));
     }
     let node = open_in_memory(&disk, dir)?;
     let mut options = Options::default();

@@ -78,10 +78,10 @@ async fn examine(session: &Session) -> Done {
     let wrong: Vec<&Check> = checks.iter().filter(|check| !check.ok).collect();
     match wrong.as_slice() {
         [] => Ok(()),
-        [.., last] => {
-            let hints = wrong.iter().map(|check| format!("{}: {}", check.check, check.hint));
-            hints.for_each(|hint| talk(&hint));
-            Err(Failure::error(format!("{} problem(s) found", wrong.len()), last.hint.clone()))
+        [others @ .., last] => {
+            let hint = |check: &Check| format!("{}: {}", check.check, check.hint);
+            others.iter().for_each(|check| talk(&hint(check)));
+            Err(Failure::error(format!("{} problem(s) found", wrong.len()), hint(last)))
         }
     }
 }

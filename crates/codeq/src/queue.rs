@@ -357,6 +357,8 @@ impl Policy {
             if !self.confirm.dry_run {
                 session.http.delete_topic(&self.queue).await.about(&subject)?;
                 talk(&format!("the {subject} is deleted"));
+            } else {
+                talk(&format!("the {subject} would be deleted:"));
             }
             return session.out.item(&topic);
         }

@@ -12,11 +12,11 @@ use codeq_store::FinishedJob;
 
 use super::{ClientNumber, Request};
 use crate::error::EngineError;
+use crate::locks::{Condvar, Mutex, MutexGuard};
 use crate::options::{
     ENQUEUES_BYTES_MAX, ENQUEUES_MAX, INBOX_BYTES_MAX, INBOX_MAX, WAKE_DURING_SYNC_AT,
     WAKE_DURING_SYNC_POSTED_AT,
 };
-use crate::sync_or_shuttle::{Condvar, Mutex, MutexGuard};
 use codeq_core::command::Command;
 use tokio::sync::{Notify, oneshot};
 

@@ -98,6 +98,10 @@ impl From<Error> for Failure {
             Error::Api { status, code, detail, retry_after, request_id, .. } => {
                 let hint = match retry_after {
                     Some(after) => format!("try again in {} s", after.as_secs().max(1)),
+                    // The code is that of a task that does not exist.
+                    None if detail.starts_with("this is not a task id") => {
+                        "`codeq task list` prints the ids of tasks".to_owned()
+                    }
                     None => hint(&code).unwrap_or_else(|| unknown_hint(status)),
                 };
                 let reason = if code.is_empty() { format!("HTTP status {status}") } else { code };
@@ -175,9 +179,14 @@ fn exit(status: u16, code: &str) -> Exit {
 /// or a field, this says the same in terms of the command line.
 fn hint(code: &str) -> Option<String> {
     let ours = match code {
-        "missing_token" | "invalid_token" | "unauthenticated" => {
+        "missing_token" | "invalid_token" => {
             "pass a token with --token-file, CODEQ_TOKEN or a profile (`codeq profile add`); \
              `codeq token inspect` shows what a JWT contains"
+        }
+        // Only the worker stream refuses a token like this.
+        "unauthenticated" => {
+            "pass a worker's token, one that the server's workerAuth accepts, with --token-file, CODEQ_TOKEN or a \
+             profile (`codeq profile add`); `codeq token inspect` shows what a JWT contains"
         }
         "forbidden" => "use a token that has the scope, event type or role named above",
         "not_found" => {
@@ -222,6 +231,10 @@ fn hint(code: &str) -> Option<String> {
         "invalid_webhook" | "invalid_callback_url" => {
             "use an http or https URL without user and password; its address must be public unless \
              the operator allows it"
+        }
+        "backup_not_configured" => {
+            "set backup.target in the server's configuration and reload it; a `codeq dev` server has none: stop the \
+             server and run `codeq backup DATA_DIR BACKUP_DIR`"
         }
         "too_many_commands" => "name fewer queues",
         "invalid_cursor" => "run the command again",

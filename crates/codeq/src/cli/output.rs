@@ -11,8 +11,8 @@ use super::yaml::to_yaml;
 
 /// Space between columns.
 const GAP: usize = 2;
-/// No cell of a table is longer.
-const CELL_MAX: usize = 120;
+/// No column is wider in a pipe, where longer cells push the rest of their line to the right.
+const COLUMN_MAX: usize = 120;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -29,6 +29,8 @@ pub enum Format {
 pub trait Show: Serialize {
     /// Column titles. What is never in a list has `details` instead.
     const COLUMNS: &'static [&'static str] = &[];
+    /// How wide the columns are when rows come one by one, since later rows may be longer than the first.
+    const STREAMED: &'static [usize] = &[];
     /// One value per column.
     fn cells(&self) -> Vec<String> {
         Vec::new()
@@ -57,6 +59,8 @@ pub struct Output {
 /// A list being printed, page by page.
 pub struct List {
     out: Output,
+    /// Rows come one by one.
+    streamed: bool,
     widths: Vec<usize>,
     printed: u64,
 }
@@ -85,7 +89,7 @@ impl Output {
 
     /// Begins a list.
     pub fn list(&self) -> List {
-        List { out: *self, widths: Vec::new(), printed: 0 }
+        List { out: *self, streamed: false, widths: Vec::new(), printed: 0 }
     }
 
     /// Begins a list whose items come one by one, without an end: JSON has one document per line.
@@ -94,7 +98,7 @@ impl Output {
             Format::Json => Format::Jsonl,
             other => other,
         };
-        Output { format, ..*self }.list()
+        List { streamed: true, ..Output { format, ..*self }.list() }
     }
 
     /// Prints a whole list.
@@ -106,7 +110,7 @@ impl Output {
 }
 
 impl List {
-    /// Prints some items. The first page decides how wide the columns of a table are.
+    /// Prints some items. The first page decides how wide the columns of a table are, unless they are fixed.
     pub fn page<T: Show>(&mut self, items: &[T]) -> Done {
         if items.is_empty() {
             return Ok(());
@@ -115,7 +119,11 @@ impl List {
         if self.out.format == Format::Table {
             let rows: Vec<Vec<String>> = items.iter().map(|item| clean(item.cells())).collect();
             if self.printed == 0 {
-                self.widths = widths(T::COLUMNS, &rows, self.out.width);
+                let wanted = match self.streamed {
+                    true => T::STREAMED.to_vec(),
+                    false => longest(T::COLUMNS, &rows),
+                };
+                self.widths = fitted(T::COLUMNS, wanted, self.out.width);
                 let titles: Vec<_> = T::COLUMNS.iter().map(|title| (*title).to_owned()).collect();
                 let header = row(&titles, &self.widths, self.out.width);
                 let bold = self.out.bold;
@@ -202,7 +210,7 @@ fn unprintable(error: serde_json::Error) -> Failure {
 fn clean(cells: Vec<String>) -> Vec<String> {
     let clean = |text: String| match text.is_empty() {
         true => "-".to_owned(),
-        false => cut(&printable(&text), CELL_MAX),
+        false => printable(&text),
     };
     cells.into_iter().map(clean).collect()
 }
@@ -215,19 +223,28 @@ pub fn cut(text: &str, max: usize) -> String {
     text.chars().take(max.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// The widths of the columns: those of their longest cells. If that is too much for the terminal, the widest columns
-/// are narrowed, so that a long name does not push the others out, but not so far that names look the same. Ids stay
-/// whole: half of one is of no use. A table of queues leaves more room for their names than for the numbers at its end.
-fn widths(titles: &[&str], rows: &[Vec<String>], terminal: Option<usize>) -> Vec<usize> {
-    const NARROW: usize = 12;
-    const IDS: [&str; 2] = ["ID", "TASK"];
-    const QUEUE: usize = 30;
+/// The lengths of the longest cells of the columns.
+fn longest(titles: &[&str], rows: &[Vec<String>]) -> Vec<usize> {
     let longest = |at: usize| {
         let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
         cells.max().unwrap_or_default()
     };
-    let title = |(at, title): (usize, &&str)| title.len().max(longest(at));
-    let mut widths: Vec<usize> = titles.iter().enumerate().map(title).collect();
+    (0..titles.len()).map(longest).collect()
+}
+
+/// The widths of the columns: those wanted. If that is too much for the terminal, the widest columns are narrowed, so that
+/// a long name does not push the others out, but not so far that names look the same. Ids, times and states stay whole:
+/// half of one is of no use. A table of queues leaves more room for their names than for the numbers at its end.
+fn fitted(titles: &[&str], wanted: Vec<usize>, terminal: Option<usize>) -> Vec<usize> {
+    const NARROW: usize = 12;
+    const WHOLE: [&str; 5] = ["ID", "TASK", "AT", "EVENT", "STATE"];
+    const QUEUE: usize = 30;
+    let widest = terminal.unwrap_or(COLUMN_MAX);
+    let mut widths: Vec<usize> = titles
+        .iter()
+        .zip(wanted)
+        .map(|(title, wanted)| title.len().max(wanted.min(widest)))
+        .collect();
     let terminal = terminal.unwrap_or(usize::MAX);
     let room = terminal.saturating_sub(GAP * titles.len().saturating_sub(1));
     let narrowest = |at: usize, title: &str| match at == 0 && title == "QUEUE" {
@@ -239,7 +256,9 @@ fn widths(titles: &[&str], rows: &[Vec<String>], terminal: Option<usize>) -> Vec
             .iter_mut()
             .zip(titles)
             .enumerate()
-            .filter(|(at, (width, title))| **width > narrowest(*at, title) && !IDS.contains(title))
+            .filter(|(at, (width, title))| {
+                **width > narrowest(*at, title) && !WHOLE.contains(title)
+            })
             .max_by_key(|(_, (width, _))| **width)
     {
         *widest -= 1;
@@ -247,18 +266,19 @@ fn widths(titles: &[&str], rows: &[Vec<String>], terminal: Option<usize>) -> Vec
     widths
 }
 
-/// A line of a table, cut at the width of the terminal.
-fn row(cells: &[String], widths: &[usize], width: Option<usize>) -> String {
+/// A line of a table. On a terminal, cells are cut at their column's width, and the last one at the edge. In a pipe,
+/// nothing is cut.
+fn row(cells: &[String], widths: &[usize], terminal: Option<usize>) -> String {
     let mut line = String::new();
     for (at, (cell, width)) in cells.iter().zip(widths).enumerate() {
         let last = at + 1 == cells.len();
-        let cell = cut(cell, *width);
-        let pad = if last { 0 } else { (width + GAP).saturating_sub(cell.chars().count()) };
+        let cell = if last || terminal.is_none() { cell.clone() } else { cut(cell, *width) };
+        let pad = if last { 0 } else { width.saturating_sub(cell.chars().count()) + GAP };
         line += &cell;
         line.extend(std::iter::repeat_n(' ', pad));
     }
-    match width {
-        Some(width) => cut(line.trim_end(), width),
+    match terminal {
+        Some(terminal) => cut(line.trim_end(), terminal),
         None => line.trim_end().to_owned(),
     }
 }
@@ -273,6 +293,10 @@ fn details(lines: &[(&'static str, String)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn widths(titles: &[&str], rows: &[Vec<String>], terminal: Option<usize>) -> Vec<usize> {
+        fitted(titles, longest(titles, rows), terminal)
+    }
 
     #[test]
     fn a_table_is_aligned_and_cut_at_the_terminal() {
@@ -299,6 +323,36 @@ mod tests {
         let rows = vec![clean(vec!["i".repeat(36), "n".repeat(30), "e".repeat(30)])];
         // Names stay distinguishable; the last column is cut.
         assert_eq!(widths(&["ID", "QUEUE", "ERROR"], &rows, Some(60)), [36, 12, 12]);
+    }
+
+    #[test]
+    fn the_last_column_takes_the_room_there_is() {
+        let error = "e".repeat(300);
+        let rows = vec![clean(vec!["i".repeat(36), error.clone()])];
+        let line = |terminal| row(&rows[0], &widths(&["ID", "ERROR"], &rows, terminal), terminal);
+        assert!(line(None).ends_with(&format!("i  {error}")));
+        assert_eq!(line(Some(200)), format!("{}  {}…", "i".repeat(36), "e".repeat(161)));
+        // In a pipe, no other column is cut either.
+        let rows = vec![clean(vec![error.clone(), "w".to_owned()])];
+        assert_eq!(
+            row(&rows[0], &widths(&["ERROR", "WORKER"], &rows, None), None),
+            format!("{error}  w")
+        );
+    }
+
+    #[test]
+    fn the_columns_of_a_stream_do_not_depend_on_its_first_rows() {
+        let (titles, streamed) = (["AT", "EVENT", "STATE", "WHO", "WHY"], vec![24, 16, 9, 40, 40]);
+        let fitted = |terminal| fitted(&titles, streamed.clone(), terminal);
+        assert_eq!(fitted(Some(200)), [24, 16, 9, 40, 40]);
+        // Events and states stay whole, and the reason is not pushed out.
+        assert_eq!(fitted(Some(120)), [24, 16, 9, 32, 31]);
+        assert_eq!(fitted(Some(80)), [24, 16, 9, 12, 12]);
+        let step = ["a".repeat(24), "cancel_requested".to_owned(), "CANCELLED".to_owned()];
+        let cells = [step.as_slice(), &["w".repeat(50), "y".repeat(90)]].concat();
+        let line = row(&cells, &fitted(Some(200)), Some(200));
+        assert!(line.contains("  cancel_requested  CANCELLED  ww"), "{line}");
+        assert!(line.ends_with(&format!("w…  {}", "y".repeat(90))), "{line}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Parser;
-use codeq_disk::SharedDisk;
+use codeq_disk::{Disk, SharedDisk};
 use codeq_engine::layout::{self, Manifest};
 use codeq_engine::lock::share;
 use codeq_engine::recover::OpenedDir;
@@ -106,7 +106,7 @@ fn check_manifest(
             Ok(Some(manifest))
         }
         Ok(None) => {
-            let Some(refusal) = incomplete::refusal(&**disk, dir)? else {
+            let Some(refusal) = without_manifest(&**disk, dir)? else {
                 anyhow::bail!("{} is not a codeQ data directory: it is empty", dir.display());
             };
             report.problem("manifest", refusal);
@@ -118,6 +118,19 @@ fn check_manifest(
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// Why a directory without MANIFEST is of no use to a command that reads it; `None` if it is empty.
+pub fn without_manifest(disk: &dyn Disk, dir: &Path) -> Result<Option<OpenError>, OpenError> {
+    Ok(match incomplete::refusal(disk, dir)? {
+        // The engine advises to choose an empty directory, which is for those who want to create one.
+        Some(OpenError::Foreign { dir, .. }) if !layout::log_dir(&dir).exists() => {
+            let reason =
+                "it has no MANIFEST, so it is neither a data directory nor a complete backup";
+            Some(OpenError::Foreign { dir, reason: reason.to_owned() })
+        }
+        other => other,
+    })
 }
 
 fn check_log(

@@ -294,7 +294,7 @@ async fn wait(session: &Session, id: &str, timeout: Duration) -> Done {
         Error::Timeout => Failure::new(
             Exit::Timeout,
             format!("task {id} is not finished after {}", crate::cli::span(timeout)),
-            format!("wait longer with --timeout, or see where it is: codeq task get {id}"),
+            format!("wait longer with --timeout, or see what it waits for: codeq task why {id}"),
         ),
         other => Failure::from(other).about(&format!("task {id}")),
     })?;

@@ -104,6 +104,8 @@ impl Show for TaskResult {
 
 impl Show for Transition {
     const COLUMNS: &'static [&'static str] = &["AT", "EVENT", "STATE", "WHO", "WHY"];
+    /// The longest event and state; the reason also gets what is left.
+    const STREAMED: &'static [usize] = &[24, 16, 9, 40, 40];
 
     fn cells(&self) -> Vec<String> {
         let (who, why) = (cell(self.who.as_ref()), cell(self.why.as_ref()));
@@ -117,18 +119,19 @@ impl Show for Transition {
 }
 
 impl Show for TaskEvent {
-    const COLUMNS: &'static [&'static str] = &["AT", "ID", "QUEUE", "EVENT", "STATE", "ATTEMPTS"];
+    const COLUMNS: &'static [&'static str] = &["AT", "ID", "EVENT", "STATE", "TRIES", "QUEUE"];
+    const STREAMED: &'static [usize] = &[24, 36, 16, 9, 5, 0];
 
     fn cells(&self) -> Vec<String> {
         vec![
             self.at.clone(),
             self.task_id.clone(),
-            self.command.clone(),
             self.event.clone(),
             cell(self.status.map(|status| {
                 word_after(&self.event, status, self.to.as_deref().unwrap_or_default())
             })),
             self.attempts.to_string(),
+            self.command.clone(),
         ]
     }
 
