@@ -94,15 +94,17 @@ impl Authenticator {
         }
     }
 
-    /// Loads the keys of all identity providers, so that the first callers need not wait. A
-    /// provider that does not answer is logged and tried again on demand.
-    pub async fn warm(&self) {
-        let mut loads = tokio::task::JoinSet::new();
-        for cache in self.validators.load().caches.values() {
-            let cache = Arc::clone(cache);
-            loads.spawn(async move { cache.warm().await });
+    /// Loads the keys of all identity providers, so that callers need not wait for them. A provider that does not answer
+    /// is logged, and tried again when a token needs it.
+    pub fn warm(&self) -> impl Future<Output = ()> + use<> {
+        let caches: Vec<_> = self.validators.load().caches.values().map(Arc::clone).collect();
+        async move {
+            let mut loads = tokio::task::JoinSet::new();
+            for cache in caches {
+                loads.spawn(async move { cache.warm().await });
+            }
+            while loads.join_next().await.is_some() {}
         }
-        while loads.join_next().await.is_some() {}
     }
 
     /// Waits until no fetch is in progress.

@@ -1,4 +1,4 @@
-//! Typed payloads and results, and every outcome that a handler can return.
+//! Typed payloads and results, and a handler that succeeds, fails for good or asks for a retry.
 //!
 //! With a local server (`codeq dev`): `CODEQ_TOKEN=dev-token cargo run -p codeq-client --example typed`.
 
@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Charges three accounts, and returns a receipt or an error for each.
+/// Charges one account three times, and returns a receipt or an error for each charge.
 pub async fn run(options: Options) -> Result<Vec<Result<Receipt, String>>, Box<dyn Error>> {
     let worker = Worker::builder(options.clone())
         .concurrency(4)

@@ -1,5 +1,5 @@
 //! How rows and log records are encoded. A row is one version byte, then the content in postcard. A record is one version
-//! byte, then two times of fixed length, then each command in postcard after its length.
+//! byte, then two timestamps of fixed length, then each command in postcard after its length.
 //!
 //! Changing a format: postcard is not self-describing, so never change a released struct or enum in place, except to
 //! add enum variants at the end. To add a field, raise the version of that row kind and append the field as a number:

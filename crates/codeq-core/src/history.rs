@@ -152,7 +152,7 @@ impl History {
         entries
     }
 
-    /// The worker that made the latest claim; `None` before the first claim.
+    /// The worker that made the latest claim; `None` if no claim is among the kept transitions.
     pub fn last_worker(&self) -> Option<Arc<str>> {
         let entries = self.entries();
         let claim = entries.into_iter().rev().find(|entry| entry.event == Event::Claimed);

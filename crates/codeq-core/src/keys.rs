@@ -99,7 +99,7 @@ pub enum TimerKind {
     Record = 4,
     /// A task waits for its `runAt`: the only deadline by the wall clock.
     RunAt = 5,
-    /// A pending task whose `runAt` has passed. It is delayed again if the wall clock is set back before it.
+    /// A pending task whose `runAt` has passed. It is delayed again if the wall clock is set back to before that date.
     RunAtPassed = 6,
 }
 
@@ -126,7 +126,7 @@ pub fn timer(kind: TimerKind, deadline: u64, seq: Seq) -> Key {
         | Key::from(seq.0)
 }
 
-/// Kind number, deadline and task number of a key in `Timer`.
+/// Kind number, deadline, and the number of the task or record, of a key in `Timer`.
 pub fn timer_parts(key: Key) -> (u8, u64, Seq) {
     ((key >> (LOW + DEADLINE_BITS)) as u8, (key >> LOW) as u64 & DEADLINE_MAX, seq_of(key))
 }

@@ -69,8 +69,16 @@ pub enum KvError {
     #[error("store read failed: {0}")]
     Read(String),
     /// The file under the store is damaged.
-    #[error("store read failed: {0}")]
-    Damaged(String),
+    #[error(
+        "store {path} is damaged ({reason}): restore it from a backup or rebuild it from the log; \
+         the file has been left as it is"
+    )]
+    Damaged {
+        /// The store's file.
+        path: String,
+        /// How the damage showed.
+        reason: String,
+    },
     /// A newer version of codeQ wrote the row.
     #[error(
         "the row in table {table:?} at key {key:#x} has version {version}, which this version of codeq does not know: \

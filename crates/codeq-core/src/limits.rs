@@ -130,7 +130,7 @@ pub const TOPIC_NAME_BYTES_MAX: usize = 63;
 pub const LIST_MAX: usize = 1_000;
 /// A page of a list ends before the task that would push it beyond this many bytes, but has at least one task.
 pub const LIST_BYTES_MAX: usize = 4 << 20;
-/// Maximum number of rows read for a list in one access to the shard: well under a millisecond.
+/// Maximum number of tasks, and of lists, looked at for a page in one access to the shard: about a millisecond.
 pub const LIST_SLICE_MAX: usize = 256;
 /// Maximum number of rows of a shard that one page reads, a slice at a time, to find tasks that match its filter.
 pub const LIST_SCAN_MAX: usize = 10_000;

@@ -248,7 +248,7 @@ pub struct MetaRow {
     pub settings: Settings,
     /// Number of the next transition.
     pub transitions: u64,
-    /// Wall time of that command. Since version 2.
+    /// Wall time of the latest command that changed something. Since version 2.
     pub wall: Millis,
 }
 

@@ -61,7 +61,7 @@ pub struct Known {
     pub let_go: Fence,
     /// How it has ended.
     pub ending: Option<Ending>,
-    /// Cancellation was requested from its worker.
+    /// Cancellation was requested while it ran, so its worker must be asked to stop.
     pub stop_wanted: bool,
     /// A cancellation was attempted and not refused.
     pub cancel_tried: bool,

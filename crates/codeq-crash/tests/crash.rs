@@ -39,7 +39,7 @@ fn power_cuts_lose_nothing_that_was_synced() {
     let output = campaign(&args);
     if !skipped(&output) {
         assert!(output.status.success());
-        // That would be one more cycle, and it would not be drained.
+        // The process after such a kill would be a seventh cycle, and nothing would drain it.
         assert!(String::from_utf8_lossy(&output.stdout).contains(" cycles=6 "));
     }
 }

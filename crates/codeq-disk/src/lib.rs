@@ -38,6 +38,12 @@ pub trait Disk: Send + Sync + 'static {
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 }
 
+/// The directory that contains a path: its sync makes the name durable. `None` for the root.
+pub fn containing_dir(path: &Path) -> Option<&Path> {
+    let parent = path.parent()?;
+    Some(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
+}
+
 /// An open file, read and written at explicit offsets.
 pub trait DiskFile: Send + Sync + 'static {
     /// Fills `buf` from `offset`; returns `UnexpectedEof` if the file ends earlier.

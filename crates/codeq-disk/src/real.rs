@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::Path;
 
-use crate::{Disk, DiskFile};
+use crate::{Disk, DiskFile, containing_dir};
 
 /// The file system of the operating system; paths are used as given.
 #[derive(Debug, Clone, Copy, Default)]
@@ -91,9 +91,12 @@ impl Disk for ReadOnlyDisk {
 }
 
 /// Creates a directory and its parents with access for this user only, because they hold payloads and secrets. An
-/// existing directory keeps its mode.
+/// existing directory keeps its mode. The names of those that were missing are durable afterwards.
 pub fn private_dir(dir: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+    let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
+    let created: Vec<&Path> = dir.ancestors().take_while(is_missing).collect();
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    created.into_iter().filter_map(containing_dir).try_for_each(|above| RealDisk.sync_dir(above))
 }
 
 struct RealFile(File);

@@ -13,11 +13,11 @@ use codeq_disk::{Disk, ReadOnlyDisk, RealDisk, SharedDisk};
 use codeq_log::{FrameIndex, Log, NewLog};
 use codeq_store::SnapshotJob;
 
+use crate::dir_lock::{lock, lock_source};
 use crate::engine::{Engine, entropy};
 use crate::error::{DirectoryOperation, OpenError};
 use crate::incomplete;
 use crate::layout::{self, Manifest};
-use crate::lock::{lock, lock_source};
 
 /// The log of a backup is empty: a segment of the usual 64 MiB would only add zeros to copy and store. Later segments
 /// get the length that the engine is configured with.

@@ -23,7 +23,7 @@ pub trait Clock: Send + Sync + 'static {
     fn wall_micros(&self) -> u64 {
         self.wall().saturating_mul(1_000)
     }
-    /// Time since some fixed moment. Never runs backwards, and advances while the machine sleeps.
+    /// Time since some fixed moment. Never runs backwards. On Linux it also advances while the machine sleeps.
     fn monotonic(&self) -> Duration;
     /// Identifies that fixed moment if it outlives the process: readings of [`Clock::monotonic`] with the same number
     /// can be compared.

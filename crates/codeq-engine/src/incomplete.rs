@@ -35,10 +35,13 @@ pub(crate) fn begin(
     disk.create_dir_all(dir).map_err(OpenError::io("create", dir))?;
     let text = format!("unfinished {operation}\n");
     layout::replace(disk, dir, UNFINISHED, NAME, &text)?;
-    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        disk.sync_dir(parent).map_err(OpenError::io("sync", parent))?;
-    }
-    Ok(())
+    sync_name(disk, dir)
+}
+
+/// Makes the directory's own name durable.
+fn sync_name(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
+    let Some(above) = codeq_disk::containing_dir(dir) else { return Ok(()) };
+    disk.sync_dir(above).map_err(OpenError::io("sync", above))
 }
 
 /// Removes the mark of a directory that has its MANIFEST.
@@ -100,7 +103,7 @@ fn is_ours(name: &str) -> bool {
     layout::is_shard(name) || matches!(name, "log" | "raft")
 }
 
-/// Removes the remains of an interrupted creation, except for its mark.
+/// Removes the remains of an interrupted creation, except for its mark, and completes what [`begin`] may not have.
 pub(crate) fn clear(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
     let names = disk.list(dir).map_err(OpenError::io("list", dir))?;
     let expected =
@@ -117,5 +120,5 @@ pub(crate) fn clear(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
         }
         disk.sync_dir(&sub).map_err(OpenError::io("sync", &sub))?;
     }
-    Ok(())
+    sync_name(disk, dir)
 }

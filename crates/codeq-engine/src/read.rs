@@ -298,7 +298,8 @@ impl QueueSums {
 
 /// Builds a page of a list: says which slice to read next, and combines the slices.
 ///
-/// The shards alternate, so that a page that ends early has looked into each of them.
+/// The shards alternate. A page that ends early makes progress if it has looked into each of them, which
+/// [`Listing::has_looked_everywhere`] tells.
 pub struct Listing {
     query: ListQuery,
     /// Where each shard began.
@@ -333,6 +334,12 @@ impl Listing {
         let limit = self.query.limit.saturating_sub(page.items.len());
         let bytes = Some(self.share().saturating_sub(bytes_of(&page.items)));
         Some((shard, ListQuery { below: page.next, limit, bytes, ..self.query.clone() }))
+    }
+
+    /// Whether every shard has been read at least once, or was finished by an earlier page.
+    pub fn has_looked_everywhere(&self) -> bool {
+        let looked = |(page, start): (&Page, &Seq)| page.next != Some(*start);
+        self.pages.iter().zip(&self.start).all(looked)
     }
 
     /// Bytes that a shard may contribute: in total no more than fits on the page, plus one task each.
@@ -372,19 +379,17 @@ impl Listing {
             left.push(page.items.into_iter().rev().collect());
         }
         let (mut items, mut bytes) = (Vec::new(), 0);
-        while items.len() < self.query.limit.max(1) {
+        // A shard that has nothing left but was not read to its end may have newer tasks than the others.
+        let unknown = |(tasks, unread): (&Vec<Task>, &Seq)| tasks.is_empty() && unread.0 > 0;
+        while items.len() < self.query.limit.max(1) && !left.iter().zip(&next).any(unknown) {
             let age = |tasks: &Vec<Task>| tasks.last().map(|task| (task.created_at, task.id));
-            let newest = left.iter_mut().zip(&next).max_by_key(|(tasks, _)| age(tasks));
-            let Some((tasks, &unread)) = newest else { break };
+            let Some(tasks) = left.iter_mut().max_by_key(|tasks| age(tasks)) else { break };
             bytes += tasks.last().map_or(0, Task::bytes);
             if bytes > LIST_BYTES_MAX && !items.is_empty() {
                 break;
             }
             let Some(task) = tasks.pop() else { break };
             items.push(task);
-            if tasks.is_empty() && unread.0 > 0 {
-                break;
-            }
         }
         for (slot, tasks) in next.iter_mut().zip(&left) {
             if let Some(task) = tasks.last() {

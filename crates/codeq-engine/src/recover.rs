@@ -151,7 +151,7 @@ fn store_bytes(disk: &dyn Disk, dir: &Path, manifest: Manifest) -> Result<u64, O
 fn is_damage(error: &OpenError) -> bool {
     match error {
         OpenError::Store(StoreError::Corrupt { .. }) => true,
-        OpenError::Rows(KvError::Corrupt { .. } | KvError::Damaged(_)) => true,
+        OpenError::Rows(KvError::Corrupt { .. } | KvError::Damaged { .. }) => true,
         OpenError::Store(StoreError::Io { source, .. }) => source.kind() == ErrorKind::NotFound,
         _ => false,
     }
@@ -203,8 +203,17 @@ impl StoreLocation<'_> {
         let path = self.path();
         let exists = |path: &Path| self.disk.exists(path).map_err(OpenError::io("look for", path));
         if !exists(&path)? {
-            return Ok(format!("{damage}; its rows were rebuilt from the log"));
+            return Ok(format!(
+                "store {} is missing; its rows were rebuilt from the log",
+                path.display()
+            ));
         }
+        let reason = match damage {
+            OpenError::Store(StoreError::Corrupt { reason, .. })
+            | OpenError::Rows(KvError::Damaged { reason, .. }) => reason.clone(),
+            other => other.to_string(),
+        };
+        let found = format!("store {} is damaged ({reason})", path.display());
         for number in 1..=ASIDE_MAX {
             let aside = path.with_extension(format!("damaged-{number}"));
             if exists(&aside)? {
@@ -215,11 +224,11 @@ impl StoreLocation<'_> {
             moved.map_err(OpenError::io("move", &path))?;
             let aside = aside.display();
             return Ok(format!(
-                "{damage}; its rows were rebuilt from the log, and it is now {aside}"
+                "{found}; its rows were rebuilt from the log, and the damaged file is now {aside}"
             ));
         }
         let reason = format!(
-            "{damage}; {ASIDE_MAX} damaged stores are already kept next to it: check the disk, then delete them"
+            "{found}; {ASIDE_MAX} damaged stores are already kept next to it: check the disk, then delete them"
         );
         Err(OpenError::Foreign { dir: self.dir.to_owned(), reason })
     }

@@ -206,7 +206,7 @@ impl Log {
 
     /// Drops frames up to and including `up_to`, which are no longer needed.
     ///
-    /// Segments without later frames leave the log, and the next [`PrepareJob`] removes their files. The current
+    /// Segments without later frames leave the log, and the next [`PrepareJob`] retires their files. The current
     /// segment always stays, and so does a segment whose successor holds nothing durable yet: a crash must not cost
     /// the log its beginning.
     pub fn purge(&mut self, up_to: FrameIndex) {

@@ -6,7 +6,7 @@
 //! module checks the bytes as they arrive. It overwrites bad input with a NUL, which makes hyper
 //! answer 400 and close the connection.
 
-/// Bytes kept of each line. A length header longer than this is refused.
+/// Bytes kept of each line. A length header or chunk size longer than this is refused.
 const KEPT: usize = 64;
 
 /// Follows the bytes of one connection.
@@ -141,7 +141,7 @@ impl Framing {
             (Part::Header, true) => Ok(self.head.body()),
             (Part::Trailer, false) => Ok(Part::Trailer),
             (Part::Trailer, true) => Ok(Part::Start),
-            _ => match chunk_size(text)? {
+            _ => match chunk_size(text, self.line.is_cut())? {
                 0 => Ok(Part::Trailer),
                 size => Ok(Part::Chunk(size.checked_add(2).ok_or(Refusal)?)),
             },
@@ -182,9 +182,13 @@ impl Head {
     }
 }
 
-/// Parses a chunk size. Leaves a chunk extension to hyper.
-fn chunk_size(line: &[u8]) -> Result<u64, Refusal> {
-    let size = line.split(|byte| *byte == b';').next().unwrap_or_default();
+/// Parses a chunk size, which must be whole. Leaves a chunk extension to hyper.
+fn chunk_size(line: &[u8], cut: bool) -> Result<u64, Refusal> {
+    let end = line.iter().position(|byte| *byte == b';');
+    if cut && end.is_none() {
+        return Err(Refusal);
+    }
+    let size = line.get(..end.unwrap_or(line.len())).unwrap_or_default();
     digits(size.trim_ascii_end(), 16)
 }
 
@@ -220,7 +224,12 @@ mod tests {
 
     #[test]
     fn valid_streams_pass_untouched_however_they_are_cut() {
-        let streams: [&[u8]; 7] = [
+        let extension = "x".repeat(KEPT);
+        let extended = format!(
+            "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;{extension}\r\n\n\r\n0\r\n\r\n"
+        );
+        let streams: [&[u8]; 8] = [
+            extended.as_bytes(),
             b"GET / HTTP/1.1\r\nhost: a\r\n\r\n",
             b"\r\n\r\nGET / HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n\r\n",
             b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\n\n\n\nGET / HTTP/1.1\r\n\r\n",
@@ -242,7 +251,10 @@ mod tests {
     fn ambiguous_streams_are_corrupted_however_they_are_cut() {
         let pad = " ".repeat(KEPT);
         let padded = format!("POST / HTTP/1.1\r\nContent-Length:{pad}1\r\n\r\na");
-        let streams: [&[u8]; 13] = [
+        let zeros = "0".repeat(KEPT);
+        let long_size =
+            format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n{zeros}5\r\n");
+        let streams: [&[u8]; 14] = [
             b"GET / HTTP/1.1\nhost: a\r\n\r\n",
             b"GET / HTTP/1.1\r\nhost: a\n\r\n",
             b"GET / HTTP/1.1\r\nhost: a\r\n\n",
@@ -256,6 +268,7 @@ mod tests {
             b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\na\r\n0\r\n\r\n",
             b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
             padded.as_bytes(),
+            long_size.as_bytes(),
         ];
         for stream in streams {
             for step in 1..=stream.len() {

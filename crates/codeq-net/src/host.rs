@@ -20,9 +20,10 @@ const FOREIGN: Refusal = (
 pub struct Hosts(Option<Arc<[String]>>);
 
 impl Hosts {
-    /// Allows the names of this machine plus `more`: lowercase, without brackets.
+    /// Allows the names of this machine plus `more`.
     pub fn local(more: impl IntoIterator<Item = String>) -> Hosts {
         let own = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+        let more = more.into_iter().map(|host| plain(&host));
         Hosts(Some(own.into_iter().chain(more).collect()))
     }
 
@@ -59,6 +60,7 @@ impl Hosts {
     }
 }
 
+/// Lowercase, without brackets and the dot of a fully qualified name.
 fn plain(host: &str) -> String {
     let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
     host.to_ascii_lowercase()
@@ -105,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_local_server_answers_to_its_own_names_only() {
-        let hosts = Hosts::local(["codeq.test".to_owned()]);
+        let hosts = Hosts::local(["CodeQ.test".to_owned(), "[fd00::1]".to_owned()]);
         for (host, status) in [
             ("localhost", None),
             ("LocalHost:8080", None),
@@ -113,6 +115,7 @@ mod tests {
             ("127.0.0.1:1", None),
             ("[::1]:9", None),
             ("codeq.test", None),
+            ("[FD00::1]:8080", None),
             ("rebound.example", Some(421)),
             ("127.0.0.1.rebound.example", Some(421)),
             ("localhost.rebound.example:8080", Some(421)),

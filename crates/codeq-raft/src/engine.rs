@@ -5,8 +5,8 @@ use std::sync::mpsc;
 use std::thread::{Builder, JoinHandle};
 
 use codeq_core::moment::Moment;
+use codeq_engine::dir_lock::{DirLock, lock};
 use codeq_engine::driver::{CatchingUp, Driver};
-use codeq_engine::lock::{DirLock, lock};
 use codeq_engine::{Durability, Engine, EngineError};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;

@@ -5,7 +5,7 @@
 //! from a leader within the last lease. So a node that returns from a partition does not depose a healthy leader.
 //!
 //! **Quorum gate** (check-quorum): a leader that has not reached a majority within the last lease proposes and sends
-//! nothing. Otherwise it could keep a connected majority from electing another leader.
+//! nothing but votes and pings. Otherwise it could keep a connected majority from electing another leader.
 //!
 //! Both only delay a node. Safety does not depend on them.
 

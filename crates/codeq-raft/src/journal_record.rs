@@ -1,6 +1,6 @@
 //! The bytes of the journal's records and of the entries in them.
 //!
-//! Pure functions on slices. Decoders take any bytes: they allocate no more than the input is long, and accept exactly
+//! Pure functions on slices. Decoders take any bytes: they allocate in proportion to the input, and accept exactly
 //! what the encoders write.
 //!
 //! All numbers are little-endian. A record has a header of 28 bytes, then its payload:

@@ -15,7 +15,7 @@
 //! Writers hold the lock on the files, even while they sync. The lock on the journal is only held briefly, so reading
 //! recent entries never waits for a sync.
 //!
-//! `open.rs` creates and recovers a store, and `storage.rs` implements openraft's traits.
+//! `open.rs` creates and recovers a store, and `openraft_traits.rs` implements openraft's traits.
 
 mod open;
 mod openraft_traits;

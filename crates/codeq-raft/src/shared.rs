@@ -26,7 +26,7 @@ pub struct Timing {
     /// Once the last leader's lease has ended, a follower waits for a random time in this range before it stands for
     /// election.
     pub election: (Duration, Duration),
-    /// How long the rows of another node may take to arrive and be installed.
+    /// Limit for each message that sends rows to another node; the last one includes their installation.
     pub snapshot: Duration,
 }
 

@@ -64,7 +64,7 @@ pub enum Response {
     Vote(VoteResponse<NodeId>),
     /// To [`Request::Ping`].
     Pong {
-        /// How long ago the node last heard from a leader, or led itself with a majority; `None` if never.
+        /// How long ago the node last heard from a leader; zero while it leads with a majority; `None` if never.
         leader_heard: Option<Duration>,
     },
     /// To [`Request::Time`].

@@ -38,7 +38,7 @@ pub struct Action {
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub parameters: Map<String, Value>,
     /// The body, with secrets masked. Absent if it is empty or longer than 4 KiB, and if the request was refused,
-    /// because a secret could then be anywhere in it.
+    /// because a secret could then be anywhere in it. Absent too if `status` is absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<Value>,
     /// Where the request came from.

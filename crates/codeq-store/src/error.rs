@@ -10,14 +10,16 @@ use codeq_disk::Shortage;
 pub enum StoreError {
     /// The disk is full. Nothing is lost: the rows stay in memory and in the log, the file stays at its last
     /// checkpoint, and the flush can be retried when there is space.
-    #[error("no space left for store {path}: free some space; the checkpoint will be retried")]
+    #[error(
+        "no space left for store {path}: free some space; a running server then retries its checkpoint"
+    )]
     Full {
         /// The store's file.
         path: PathBuf,
     },
     /// Too many files are open. Nothing is lost, as with a full disk.
     #[error(
-        "no file descriptor left for store {path}: raise the limit of open files; the checkpoint will be retried"
+        "no file descriptor left for store {path}: raise the limit of open files; a server retries its checkpoints"
     )]
     NoDescriptors {
         /// The store's file.

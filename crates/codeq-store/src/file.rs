@@ -402,7 +402,9 @@ fn read_error(path: &Path) -> impl FnOnce(redb::StorageError) -> KvError {
 /// The error for a failed read, without the types of the store.
 pub(crate) fn kv_error(error: &StoreError) -> KvError {
     match error {
-        StoreError::Corrupt { .. } => KvError::Damaged(error.to_string()),
+        StoreError::Corrupt { path, reason } => {
+            KvError::Damaged { path: path.display().to_string(), reason: reason.clone() }
+        }
         other => KvError::Read(other.to_string()),
     }
 }
@@ -455,10 +457,7 @@ pub(crate) fn remove_leftover(disk: &SharedDisk, path: &Path) -> Result<(), Stor
 
 /// Renames a finished file to its final name, durably.
 pub(crate) fn publish(disk: &SharedDisk, path: &Path) -> Result<(), StoreError> {
-    let dir = match path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir,
-        _ => Path::new("."),
-    };
+    let dir = codeq_disk::containing_dir(path).unwrap_or(path);
     disk.rename(&unfinished_path(path), path)
         .and_then(|()| disk.sync_dir(dir))
         .map_err(|error| StoreError::io(path, error))

@@ -195,7 +195,7 @@ impl Header {
         match fields() {
             None => Err("it is too short"),
             Some((VERSION, header)) if matches!(header.kind, ROWS | END) => Ok(header),
-            Some(_) => Err("a newer release made it: upgrade this one first"),
+            Some(_) => Err("a newer release made it: upgrade the receiver first"),
         }
     }
 }

@@ -5,8 +5,8 @@
 //! knows nothing about tasks, the log's format or time, and exposes no type of the library underneath.
 //!
 //! Reading order: [`Store`], then `memtable` and `scan` (what reads see), `job` and `write` (a checkpoint), `file`,
-//! `backend` and `blocks` (the library and its disk), `rewrite` (space and backups), `export` and `import` (rows that move
-//! to another node).
+//! `backend` and `blocks` (the library and its disk), `build` (space and backups), `export` and `import` (rows that
+//! move to another node).
 
 mod backend;
 mod blocks;

@@ -2,8 +2,8 @@
 //!
 //! It trusts neither the receiver nor the tenant who chose it: addresses are checked on every call, redirects are not
 //! followed, no proxy is taken from the environment, nothing is decompressed, and an answer is bounded in time and
-//! size. Error messages do not depend on what is at the other end, so that nobody learns from them which ports are
-//! open.
+//! size. Error messages do not tell a closed port from a filtered one, or from a port where something other than HTTP
+//! answers.
 
 use std::error::Error;
 use std::net::SocketAddr;

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use codeq_client::Backup;
 use codeq_disk::SharedDisk;
+use codeq_engine::dir_lock::share;
 use codeq_engine::layout::Manifest;
-use codeq_engine::lock::share;
 use codeq_engine::{Engine, OpenError, Options};
 use serde::Serialize;
 

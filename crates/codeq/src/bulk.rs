@@ -137,7 +137,7 @@ pub async fn run(
     let mut options = BulkOptions { dry_run, ..options };
     let limit = which.limit();
     let mut total = Total::new(queue, verb, dry_run);
-    let mut progress = Progress::new(verb);
+    let mut progress = Progress::new(if dry_run { "matching tasks found" } else { verb });
     loop {
         options.limit = u32::try_from(limit.saturating_sub(total.so_far()).min(SLICE)).ok();
         let done = slice(options.clone()).await.about(&format!("queue {queue}"))?;
@@ -148,7 +148,9 @@ pub async fn run(
             break;
         }
         let left = total.remaining.min(limit.saturating_sub(total.so_far()));
-        progress.at(total.so_far(), Some(total.so_far().saturating_add(left)));
+        // In a dry run, those found remain.
+        let all = (!dry_run).then(|| total.so_far().saturating_add(left));
+        progress.at(total.so_far(), all);
     }
     drop(progress);
     out.item(&total)

@@ -316,7 +316,7 @@ fn unknown(queues: &[Queue], name: &str) -> Failure {
     let names = queues.iter().map(|queue| queue.stats.command.as_str());
     let hint = match nearest(name, names.map(|name| (name, name))) {
         Some(near) => format!("did you mean '{near}'? `codeq queue list` lists the queues"),
-        None => "list the queues: codeq queue list; a queue exists while it has tasks".to_owned(),
+        None => "list the queues: codeq queue list; a queue exists while it has tasks, a policy or a pause".to_owned(),
     };
     Failure::new(Exit::NotFound, format!("there is no queue '{name}'"), hint)
 }

@@ -22,7 +22,7 @@ pub struct Matching {
     /// Only tasks created before this time, or at least this long ago.
     #[arg(long, value_name = "TIME|AGE", value_parser = moment)]
     created_before: Option<String>,
-    /// Look at this many tasks at most. Default: 50, or 10,000 for groups of dead letters.
+    /// Read this many matching tasks at most. Default: 50; 10,000 for `codeq dlq groups` and with --group.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
     /// Look at all tasks that match.

@@ -103,7 +103,7 @@ pub fn run_server(
         };
         tokio::select! {
             () = server.stop_because(why) => Ok(()),
-            // A second signal means: do not wait. Everything acknowledged is on disk.
+            // A second signal means: do not wait. Nothing acknowledged is lost.
             _ = terminate.recv() => Err(anyhow::anyhow!("stopped without draining")),
             _ = interrupt.recv() => Err(anyhow::anyhow!("stopped without draining")),
         }

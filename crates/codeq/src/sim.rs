@@ -14,7 +14,7 @@ mod cluster;
 #[derive(Parser)]
 #[command(after_help = "\
 The seed decides everything about a run: clients, clock, crashes and disk faults. The same seed in the same
-binary gives the same run, so the seed alone reproduces a failure.
+binary with the same options gives the same run, so the printed command reproduces a failure.
 
 Exit code: 0 no violations, 1 a run found a violation (its seed is printed), 2 wrong usage. With --sabotage: 0 every
 planted bug was noticed, 1 some were not.

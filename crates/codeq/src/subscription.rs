@@ -19,7 +19,7 @@ pub enum Verb {
         /// The subscription's id.
         id: String,
     },
-    /// Make the server call a URL when queues have work. Adding it again renews it.
+    /// Make the server call a URL when queues have work. Adding the same subscription again renews it.
     #[command(after_help = "\
 Example:
   codeq subscription add http://127.0.0.1:9000/wake --queue resize --ttl 1h")]

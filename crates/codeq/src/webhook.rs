@@ -25,7 +25,7 @@ Examples:
         #[arg(long, value_enum)]
         status: Option<State>,
         /// How many to list.
-        #[arg(long, value_name = "N", default_value_t = 1_000)]
+        #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
         limit: u64,
     },
     /// Send callbacks again, at once and with all attempts restored.

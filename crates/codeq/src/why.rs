@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::cli::{About, Done, Session, Show, cell};
 
-/// The server's explanation. Fields that `details` leaves out are printed as JSON only.
+/// The server's explanation. Fields that `details` leaves out are printed as JSON and YAML only.
 #[derive(Serialize, Deserialize)]
 struct Explanation {
     /// The task's; a queue has none.

@@ -67,12 +67,12 @@ impl HttpClient {
             let left = deadline.saturating_duration_since(Instant::now()).min(WAIT_MAX);
             // Rounded up: a wait of less than a second must not become a busy loop.
             let wait = Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0));
+            let asked = Instant::now();
             let pause = match self.result(id, wait).await {
                 Ok(Some(result)) => return Ok(result),
-                // The server's wait is over, or it is shutting down and answered early.
                 Ok(None) => {
                     note(None);
-                    backoff.pause()
+                    pause_after_wait(asked.elapsed(), wait, &mut backoff)
                 }
                 Err(error) if error.is_transient() => {
                     note(Some(&error));
@@ -118,5 +118,30 @@ impl HttpClient {
     pub async fn cancel(&self, id: &str) -> Result<bool, Error> {
         let (status, _) = self.request(Method::POST, &["tasks", id, "cancel"])?.send().await?;
         Ok(status == StatusCode::OK)
+    }
+}
+
+/// The pause after a wait without result: none, unless the server answered early, as it does while it shuts down. It must
+/// not be asked again and again.
+fn pause_after_wait(waited: Duration, wait: Duration, backoff: &mut Backoff) -> Duration {
+    if waited < wait / 2 {
+        return backoff.pause();
+    }
+    backoff.reset();
+    Duration::ZERO
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_early_answers_are_followed_by_a_pause() {
+        let mut backoff = Backoff::default();
+        let early: Vec<_> =
+            (0..20).map(|_| pause_after_wait(Duration::ZERO, WAIT_MAX, &mut backoff)).collect();
+        assert!(early.iter().any(|pause| *pause > Duration::from_millis(100)), "{early:?}");
+        assert_eq!(pause_after_wait(WAIT_MAX, WAIT_MAX, &mut backoff), Duration::ZERO);
+        assert!(backoff.pause() <= Duration::from_millis(100), "it starts over");
     }
 }

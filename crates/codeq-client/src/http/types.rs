@@ -388,7 +388,7 @@ pub struct Replay {
 pub struct Purged {
     /// Number of tasks purged.
     pub purged: u64,
-    /// Number of tasks left. Call again to purge them.
+    /// Number of tasks left, including those that the conditions exclude.
     pub remaining: u64,
     /// What every bulk call says.
     #[serde(flatten)]

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::options::Options;
 use crate::transport;
 
-/// Longest message with tasks: 2 MiB of payloads, plus one of the largest possible.
+/// Longest message with tasks: 2 MiB of payloads, one more of 16 MiB, and room for the other fields.
 const ASSIGNED_BYTES_MAX: usize = 24 << 20;
 
 pub(super) type Link = transport::Link<WorkerEvent, ServerEvent>;

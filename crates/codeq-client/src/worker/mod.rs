@@ -118,7 +118,7 @@ impl Worker {
     }
 
     /// Works until [`WorkerHandle::shutdown`]. Waits for a server that is down; returns an error if the server
-    /// rejects the token or does not allow it to work on these commands, or if a shutdown ends before it has acknowledged
+    /// rejects the token or does not allow these commands, or if a shutdown ends before the server has acknowledged
     /// every task.
     ///
     /// Dropping the future aborts the handlers; their tasks return to the queue when their leases end.

@@ -14,7 +14,7 @@ pub struct WorkerStats {
     pub nacked: u64,
     /// Tasks returned to their queue, or dead-lettered after their last attempt.
     pub abandoned: u64,
-    /// Tasks whose lease was lost, even if this worker was assigned the task again. Not counted is one that was assigned
+    /// Tasks whose lease was lost, even if this worker was assigned the task again. Exception: a task that was assigned
     /// again while its outcome was unacknowledged.
     pub lost: u64,
 }

@@ -37,7 +37,7 @@ pub struct CallbackPage {
     pub next: Option<BulkFrom>,
 }
 
-/// A callback that is pending or failed.
+/// A callback that is kept: pending or failed.
 #[derive(Debug, Clone)]
 pub struct PendingCallback {
     /// The finished task.

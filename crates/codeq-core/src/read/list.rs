@@ -62,7 +62,8 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
     /// One slice of a list, from a bounded number of rows.
     pub fn list(&self, query: &ListQuery) -> Result<Page, KvError> {
         let limit = query.limit.clamp(1, LIST_MAX);
-        let mut streams = self.streams(query)?;
+        let places = places(query);
+        let mut streams = self.streams(query, &places)?;
         let mut heap = BinaryHeap::new();
         for (at, stream) in streams.iter_mut().enumerate() {
             if let Some(seq) = stream.next(self.kv)? {
@@ -93,6 +94,8 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
             }
             if matches(query, &row)
                 && let Some(queue) = self.state.queue_row(row.queue)
+                && queue.tenant == query.tenant
+                && places.iter().any(|place| place.index_code() == row.place.index_code())
             {
                 let task = Task::from_rows(self.kv, seq, &row, queue, self.state.moment())?;
                 bytes += task.bytes();
@@ -107,17 +110,9 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         Ok(page)
     }
 
-    /// For every list that the query touches, a stream of descending task numbers.
-    fn streams(&self, query: &ListQuery) -> Result<Vec<Stream>, KvError> {
-        const ALL: [Place; 5] =
-            [Place::Pending, Place::InProgress, Place::Completed, Place::Failed, Place::Dead];
-        let list = query.state.map(|state| [state.list()]);
-        let places: &[Place] = match (query.dead_only, &list, query.status) {
-            (true, ..) => &[Place::Dead],
-            (false, Some(list), _) => list,
-            (false, None, Some(status)) => status.lists(),
-            (false, None, None) => &ALL,
-        };
+    /// For every list that the query touches, a stream of descending task numbers. A query that touches too many lists
+    /// for one slice gets a single stream instead, of all tasks of the shard.
+    fn streams(&self, query: &ListQuery, places: &[Place]) -> Result<Vec<Stream>, KvError> {
         let mut below = query.below.unwrap_or(Seq::MAX);
         if let Some(before) = query.created_before {
             below = below.min(self.first_created_at(before)?);
@@ -132,9 +127,16 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
                 continue;
             };
             let filled = places.iter().filter(|place| row.counts.of(**place) > 0);
-            streams.extend(filled.map(|place| Stream::new(queue, *place, below)));
+            streams.extend(filled.map(|place| Some((queue, *place))));
+            if streams.len() > LIST_SLICE_MAX {
+                streams = vec![None];
+                break;
+            }
         }
-        Ok(streams)
+        // Together, the streams look at little more than a slice.
+        let chunk = (2 * LIST_SLICE_MAX / streams.len().max(1)).clamp(2, CHUNK_MAX);
+        let stream = |list| Stream { list, below, chunk, buffer: Vec::new(), at: 0 };
+        Ok(streams.into_iter().map(stream).collect())
     }
 
     /// The smallest number of a task created at `moment` or later, or one past the last number.
@@ -156,6 +158,18 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
     }
 }
 
+/// One place for each kind of list that the query touches.
+fn places(query: &ListQuery) -> Vec<Place> {
+    const ALL: [Place; 5] =
+        [Place::Pending, Place::InProgress, Place::Completed, Place::Failed, Place::Dead];
+    match (query.dead_only, query.state, query.status) {
+        (true, ..) => vec![Place::Dead],
+        (false, Some(state), _) => vec![state.list()],
+        (false, None, Some(status)) => status.lists().to_vec(),
+        (false, None, None) => ALL.to_vec(),
+    }
+}
+
 fn matches(query: &ListQuery, row: &TaskRow) -> bool {
     let worker = || {
         let lease = row.lease.as_ref().map(|lease| &lease.worker);
@@ -174,31 +188,34 @@ fn matches(query: &ListQuery, row: &TaskRow) -> bool {
             .is_none_or(|part| row.error.as_deref().is_some_and(|error| error.contains(part)))
 }
 
-/// One list, read backwards in small chunks.
+/// Longest chunk of a [`Stream`].
+const CHUNK_MAX: usize = 32;
+
+/// Task numbers, read backwards in small chunks.
 struct Stream {
-    queue: QueueId,
-    place: Place,
+    /// The list; `None` for all tasks of the shard.
+    list: Option<(QueueId, Place)>,
     below: Seq,
+    chunk: usize,
     buffer: Vec<(Key, Bytes)>,
     at: usize,
 }
 
 impl Stream {
-    fn new(queue: QueueId, place: Place, below: Seq) -> Stream {
-        Stream { queue, place, below, buffer: Vec::new(), at: 0 }
-    }
-
     fn next<K: KvRead + ?Sized>(&mut self, kv: &K) -> Result<Option<Seq>, KvError> {
-        const CHUNK: usize = 32;
         if self.at == self.buffer.len() {
             let Some(highest) = self.below.0.checked_sub(1) else {
                 return Ok(None);
             };
             self.buffer.clear();
             self.at = 0;
-            let from = keys::index(self.queue, self.place, Seq(0));
-            let to = keys::index(self.queue, self.place, Seq(highest));
-            kv.scan(Table::Index, from, to, Direction::Reverse, CHUNK, &mut self.buffer)?;
+            let (table, [from, to]) = match self.list {
+                Some((queue, place)) => {
+                    (Table::Index, [0, highest].map(|seq| keys::index(queue, place, Seq(seq))))
+                }
+                None => (Table::Task, [0, highest].map(|seq| keys::task(Seq(seq)))),
+            };
+            kv.scan(table, from, to, Direction::Reverse, self.chunk, &mut self.buffer)?;
         }
         let Some((key, _)) = self.buffer.get(self.at) else {
             return Ok(None);

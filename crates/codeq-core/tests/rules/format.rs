@@ -437,7 +437,7 @@ fn record_rows_are_read() {
     assert_eq!(stored, row.encode(), "and is still written the same way");
 }
 
-/// A small shard with a task in every place.
+/// A small shard with a task in every place except `Failed`.
 fn small_shard() -> Harness {
     let mut h = Harness::new();
     h.put_topic("topic", Policy { max_consumers: 2, ..Policy::default() });

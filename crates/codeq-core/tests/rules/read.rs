@@ -1,14 +1,20 @@
+use std::borrow::Cow;
+use std::cell::Cell;
+
+use bytes::Bytes;
 use codeq_core::command::{NewTask, Outcome};
 use codeq_core::id::TaskId;
+use codeq_core::kv::{Direction, Key, KvError, KvRead, Table};
 use codeq_core::limits::{
     AHEAD_SCAN_MAX, ENQUEUE_PAYLOAD_BYTES_MAX, LIST_BYTES_MAX, LIST_SLICE_MAX, QUEUES_SLICE_MAX,
     WINDOW_MAX,
 };
 use codeq_core::place::{Place, Status, TaskState};
-use codeq_core::read::{Ahead, ListQuery, Page};
+use codeq_core::read::{Ahead, ListQuery, Page, Reader};
 use codeq_core::view::Task;
 
 use crate::harness::*;
+use crate::mem::Mem;
 
 fn all() -> ListQuery {
     ListQuery { tenant: text(T), limit: 100, ..ListQuery::default() }
@@ -158,6 +164,71 @@ fn a_filter_that_matches_nothing_is_searched_in_bounded_pages() {
         }
     }
     assert_eq!(looked, [LIST_SLICE_MAX, LIST_SLICE_MAX, 1]);
+}
+
+/// Counts the scans and the rows that they return.
+struct Counting<'a> {
+    kv: &'a Mem,
+    scans: Cell<usize>,
+    rows: Cell<usize>,
+}
+
+impl KvRead for Counting<'_> {
+    fn borrow(&self, table: Table, key: Key) -> Result<Option<Cow<'_, Bytes>>, KvError> {
+        self.kv.borrow(table, key)
+    }
+
+    fn scan(
+        &self,
+        table: Table,
+        from: Key,
+        to: Key,
+        direction: Direction,
+        limit: usize,
+        out: &mut Vec<(Key, Bytes)>,
+    ) -> Result<(), KvError> {
+        let before = out.len();
+        self.kv.scan(table, from, to, direction, limit, out)?;
+        self.scans.set(self.scans.get() + 1);
+        self.rows.set(self.rows.get() + out.len() - before);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_list_over_many_queues_is_read_in_bounded_slices() {
+    for queues in [10, LIST_SLICE_MAX, LIST_SLICE_MAX + 1, 3 * LIST_SLICE_MAX] {
+        let mut h = Harness::new();
+        let mut wanted = Vec::new();
+        for n in 0..2 * queues {
+            wanted.push(h.add(task(&format!("q{:05}", n % queues))).id);
+            h.add_for("other", task("q"));
+        }
+        h.pass(5);
+        let late = h.add(task("q00003"));
+        wanted.reverse();
+        let before = ListQuery { created_before: Some(late.created_at), ..all() };
+        let dead = h.dead(task("q00004"));
+        assert_eq!(ids(&h, ListQuery { dead_only: true, ..all() }), [dead.id]);
+        let (mut got, mut below) = (Vec::new(), None);
+        loop {
+            let kv = Counting { kv: &h.kv, scans: Cell::new(0), rows: Cell::new(0) };
+            let reader = Reader { state: &h.state, kv: &kv };
+            let page = reader.list(&ListQuery { below, limit: 1_000, ..before.clone() }).unwrap();
+            let (scans, rows) = (kv.scans.get(), kv.rows.get());
+            assert!(
+                scans <= 2 * LIST_SLICE_MAX + 32 && rows <= 4 * LIST_SLICE_MAX,
+                "{scans} {rows}"
+            );
+            assert!(page.looked <= LIST_SLICE_MAX);
+            got.extend(page.items.iter().map(|task| task.id));
+            below = page.next;
+            if below.is_none() {
+                break;
+            }
+        }
+        assert_eq!(got, wanted, "{queues} queues");
+    }
 }
 
 #[test]

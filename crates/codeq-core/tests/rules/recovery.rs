@@ -90,7 +90,7 @@ fn damage_is_an_error_not_a_guess() {
 }
 
 impl Harness {
-    fn list_running(&self) -> Seq {
+    fn newest_running(&self) -> Seq {
         let rows = self.kv.keys(Table::Index).into_iter().map(keys::index_parts);
         let code = codeq_core::place::Place::InProgress.index_code();
         let running = rows.filter(|(_, place, _)| *place == code).map(|(_, _, seq)| seq);

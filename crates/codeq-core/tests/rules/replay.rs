@@ -35,7 +35,7 @@ fn a_replayed_task_has_fresh_attempts() {
 
 /// A task that a worker failed, one cancelled while pending, and one cancelled while running.
 #[test]
-fn failed_cancelled_and_dead_tasks_can_be_replayed() {
+fn failed_and_cancelled_tasks_can_be_replayed() {
     let mut h = Harness::new();
     let failed_one = |h: &mut Harness| {
         let run = h.running(hooked("a"));

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use codeq_core::command::{Cleanup, Command, Enqueue, Pause, Purge, PurgeTarget, PutTopic};
 use codeq_core::id::ShardId;
-use codeq_core::limits::LIST_BYTES_MAX;
+use codeq_core::limits::{LIST_BYTES_MAX, LIST_SLICE_MAX};
 use codeq_core::read::ListQuery;
 use codeq_core::reply::Reply;
 use codeq_core::topic::Policy;
 use codeq_core::view::Task;
+use codeq_engine::read::Listing;
 use codeq_engine::{Engine, EngineError, Options};
 
 use crate::harness::{
@@ -87,6 +88,59 @@ fn pages_of_large_tasks_are_short_and_in_order_over_all_shards() {
     }
     assert!(seen.is_sorted_by(|a, b| a > b), "newest first, none twice: {seen:?}");
     assert!(seen.len() == 30 && (3..=30).contains(&pages), "{} on {pages}", seen.len());
+}
+
+#[test]
+fn a_page_that_ends_early_has_no_task_older_than_one_that_was_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = start(dir.path(), Options { shards: Some(2), ..small() }).unwrap();
+    let seed = |shard| {
+        let made = |seed: &u64| {
+            let reply = engine.propose_blocking(enqueue(vec![new_task("seed", "1")], *seed));
+            created(reply.unwrap())[0].id.shard(2) == ShardId(shard)
+        };
+        (0..).find(made).unwrap()
+    };
+    let seeds = [seed(0), seed(1)];
+    let add = |command: &str, shard: usize, count: usize| {
+        let tasks = vec![new_task(command, "1"); count];
+        engine.propose_blocking(enqueue(tasks, seeds[shard])).unwrap();
+        // Dates decide the order between shards.
+        let now = engine.now().wall;
+        while engine.now().wall == now {
+            std::hint::spin_loop();
+        }
+    };
+    add("wanted", 1, 3);
+    add("wanted", 0, 2);
+    // More than one slice, without a match.
+    add("other", 0, LIST_SLICE_MAX + 10);
+    assert_eq!(take(&engine, "wanted", 5).len(), 5);
+    let worker = claim("wanted", 1).worker;
+    let query = ListQuery {
+        tenant: TENANT.into(),
+        limit: 10,
+        worker: Some(worker),
+        ..ListQuery::default()
+    };
+    let (mut seen, mut below) = (Vec::new(), Vec::new());
+    loop {
+        // Each shard is read once, then the time is up.
+        let mut listing = Listing::new(query.clone(), &below, 2);
+        while !listing.has_looked_everywhere() {
+            let (shard, part) = listing.next_slice().unwrap();
+            listing.add(shard, block(engine.read(shard, |reader| reader.list(&part))).unwrap());
+        }
+        let page = listing.page();
+        seen.extend(page.items.iter().map(|task| (task.created_at, task.id)));
+        if page.next.is_empty() {
+            break;
+        }
+        assert!(page.next != below, "it makes progress");
+        below = page.next;
+    }
+    assert_eq!(seen.len(), 5);
+    assert!(seen.is_sorted_by(|a, b| a.0 >= b.0), "newest first: {seen:?}");
 }
 
 #[test]

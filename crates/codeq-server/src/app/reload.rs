@@ -104,6 +104,7 @@ impl App {
         }
         if ["producerAuth", "workerAuth", "allowProducer"].iter().any(|key| changes.concern(key)) {
             self.auth.replace(validators);
+            tokio::spawn(self.auth.warm());
         }
         if changes.concern("rateLimit") {
             self.limiter.set(&merged.rate_limit);

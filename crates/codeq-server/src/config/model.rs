@@ -183,7 +183,7 @@ impl fmt::Debug for WebhookSecret {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TokenConfig {
     /// Ends a gRPC stream when its token expires. Otherwise it continues until the client reconnects. Event streams always
-    /// end then.
+    /// end when their token expires.
     pub end_streams_at_expiry: bool,
 }
 

@@ -370,8 +370,8 @@ impl Reader {
         Scanned::Found
     }
 
-    /// Moves a position past transitions that are all of other tenants, and one that the bus does not have to the nearest
-    /// one that it has. Returns true if it moved any of the latter: transitions may be missing. The backlog must be empty.
+    /// Moves positions past transitions that are all of other tenants. Moves a position that the bus does not keep to
+    /// the nearest that it keeps, and then returns true: transitions may be missing. The backlog must be empty.
     fn skip_to_kept(&mut self, state: &State) -> bool {
         let mut missed = false;
         let ends = state.live.get(&self.tenant).map(|listeners| &listeners.ends);

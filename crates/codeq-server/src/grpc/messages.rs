@@ -106,7 +106,7 @@ impl<In: codeq_proto::Message + Default> Messages<In> {
         }
         self.ended = true;
         self.buf = BytesMut::new();
-        let text = "the server has no memory for the rest of a message: send smaller messages";
+        let text = "the server has held a part of a message for too long: send smaller messages";
         Err(Status::resource_exhausted(text))
     }
 

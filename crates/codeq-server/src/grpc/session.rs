@@ -552,7 +552,7 @@ fn stopped() -> Status {
     Status::unavailable("the server is shutting down")
 }
 
-/// Applies the tenant's rate limit: the same buckets as over HTTP, one token per event.
+/// Applies the tenant's rate limit: the same buckets as over HTTP, one token per event or part of a batch.
 pub(super) fn check_rate(
     app: &App,
     caller: &Principal,

@@ -34,7 +34,7 @@ pub struct Extended {
     ok: bool,
     /// When the lease now ends.
     lease_until: Timestamp,
-    /// The producer asked to cancel the task: stop working on it.
+    /// Whether somebody asked to cancel the task. If so, stop working on it.
     cancel_requested: bool,
 }
 

@@ -24,13 +24,13 @@ pub mod page;
 mod admin;
 mod components;
 mod insight;
+mod leases;
 mod operator;
 mod probes;
 mod schemas;
 mod subscriptions;
 mod tasks;
 mod webhooks;
-mod workers;
 
 static DOCUMENT: LazyLock<Value> = LazyLock::new(build);
 static TEXT: LazyLock<String> = LazyLock::new(|| format!("{:#}\n", *DOCUMENT));
@@ -49,7 +49,7 @@ pub fn text() -> &'static str {
 pub fn operations() -> BTreeMap<&'static str, Operation> {
     let groups = [
         tasks::operations(),
-        workers::operations(),
+        leases::operations(),
         subscriptions::operations(),
         admin::operations(),
         insight::operations(),
@@ -97,9 +97,9 @@ fn info() -> Value {
         "summary": "A durable task queue for many tenants.",
         "description": "JSON in and out. The server refuses fields and query parameters that a route does not know \
             (`unknown_field`), unless it is configured with `http.unknownFields: ignore`. `null` counts as absent. Where \
-            every field is optional, the body may be empty or `null`. A route without fields accepts an empty body, \
+            the request body is not required, it may be empty or `null`. A route without fields accepts an empty body, \
             `null` or `{}`. A path may end with a slash. If the path or the query of a request names a queue that has no \
-            stored tasks, the response header `X-CodeQ-Hint` names the most similar queue that has some. Integers must be \
+            tasks, policy or pause, the response header `X-CodeQ-Hint` suggests a similar queue. Integers must be \
             written without a fraction or an exponent. Dates and times are in RFC 3339. The tenant and the worker's \
             identity come from the token, never from the request. Errors are problem documents (RFC 9457) with a stable \
             `code`. An unknown path gets 404 (`no_such_route`), and a method that a path does not support gets 405 \

@@ -88,7 +88,7 @@ pub async fn ready(context: RequestContext) -> Answer {
 pub async fn metrics(context: RequestContext) -> Answer {
     let near = context.peer.is_some_and(|peer| peer.to_canonical().is_loopback());
     if !near && !context.app.request_options.metrics_public {
-        // Answer as if the route did not exist, so that outsiders cannot detect it.
+        // Answer 404: the metrics are not for others, though the API documentation lists the route.
         return Err(ServiceError::new(Code::NoSuchRoute, "not found").into());
     }
     render_metrics(context).await

@@ -75,7 +75,7 @@ struct ArtifactRequest<'a> {
     /// Where the artifact is stored.
     #[schemars(extend("type" = "string"), length(min = 1, max = ARTIFACT_FIELD_BYTES_MAX))]
     url: Option<Arc<str>>,
-    /// The content, up to 64 MiB unless the server is configured otherwise.
+    /// The content: by default up to 64 MiB, in a request of up to 16 MiB, which has room for about 12 MB of content.
     // Kept as raw JSON, because it may be large and need not be copied.
     #[serde(borrow)]
     #[schemars(with = "Option<String>", extend("type" = "string", "contentEncoding" = "base64"))]

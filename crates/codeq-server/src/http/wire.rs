@@ -90,7 +90,7 @@ pub struct TaskBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "uuid"))]
     origin_task_id: Option<String>,
-    /// True if the producer asked to cancel a task in progress; absent otherwise.
+    /// True if somebody asked to cancel a task in progress; absent otherwise.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     cancel_requested: bool,
 }

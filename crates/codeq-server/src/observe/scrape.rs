@@ -60,7 +60,11 @@ fn of_engine(registry: &mut Registry, engine: &Engine) {
     let queued = gauge(stats.queued as u64);
     registry.register("engine_queued", "Requests waiting for the engine", queued);
     let waiting = gauge(engine.waiting_claims() as u64);
-    registry.register("claims_waiting", "Claims waiting for a task, in all shards", waiting);
+    registry.register(
+        "claims_waiting",
+        "Claims waiting for a task; one that waits in several shards counts in each",
+        waiting,
+    );
     let waiting = gauge(engine.result_waiters() as u64);
     registry.register("result_waiters", "Clients waiting for a task to finish", waiting);
     let (mut pending, mut failed) = (0, 0);

@@ -121,6 +121,8 @@ fn hosts(config: &Config) -> Hosts {
         return Hosts::default();
     }
     let public = config.public_url.as_deref().and_then(|url| url::Url::parse(url).ok());
-    let public = public.and_then(|url| url.host_str().map(str::to_ascii_lowercase));
-    Hosts::local([config.http_addr.ip().to_string()].into_iter().chain(public))
+    let public = public.and_then(|url| url.host_str().map(str::to_owned));
+    let (producer, worker) = config.stream_addrs();
+    let own = [config.http_addr, producer, worker].map(|addr| addr.ip().to_string());
+    Hosts::local(own.into_iter().chain(public))
 }

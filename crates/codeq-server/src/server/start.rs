@@ -69,6 +69,7 @@ impl Server {
             reload_state: ReloadState::new(inputs, tls.clone(), config.clone()),
         });
 
+        tokio::spawn(app.auth.warm());
         let descriptors = descriptors(&app, &config);
         let streams = Streams::new(Arc::clone(&app), config.grpc.reflection).await;
         let limits = limits(&config, descriptors.connections);

@@ -19,7 +19,7 @@ impl Service {
                 }
                 BackupError::Failed(_) => {
                     let text = "the backup failed";
-                    ServiceError::new(Code::BackupFailed, text)
+                    ServiceError::new(Code::BackupFailed, text).retry_after(60)
                 }
             };
             refused.detail(detail)

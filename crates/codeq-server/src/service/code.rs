@@ -175,7 +175,7 @@ codes! {
     RecordChanged "record_changed" Conflict, "Another request changed the subscription or secret at the same time.",
         "Read it again, then retry.";
 
-    InvalidTenant "invalid_tenant" Invalid, "The tenant is empty, too long, or has control characters. A token with such a tenant gets `invalid_token` (401) instead.",
+    InvalidTenant "invalid_tenant" Invalid, "The tenant is empty, too long, or has control characters. No request gets this code today: a token with such a tenant is refused with `invalid_token` (401).",
         "Correct the token's claims.";
     InvalidWorker "invalid_worker" Invalid, "The worker's identity, `subject/workerId`, is too long or has control characters. A token whose own subject is invalid gets `invalid_token` (401) instead.",
         "Shorten or correct `workerId`.";

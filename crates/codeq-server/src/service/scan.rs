@@ -101,6 +101,7 @@ impl Service {
         look: impl FnOnce(&ShardReader<'_>) -> Result<T, KvError> + Send + 'static,
     ) -> Result<T, ServiceError> {
         let engine = Arc::clone(&self.engine);
+        engine.catch_up().await?;
         let applied =
             self.scans.run_blocking(tenant, move || engine.read_applied(shard, look)).await?;
         Ok(self.engine.once_durable(shard, applied?).await?)

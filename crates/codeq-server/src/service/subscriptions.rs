@@ -12,7 +12,7 @@ use codeq_core::reply::{Rejection, Reply};
 use codeq_webhooks::availability::{Mode, Subscription, SubscriptionSpec};
 
 use super::permission::{MayAdminister, MaySubscribe};
-use super::{Code, Service, ServiceError, seconds};
+use super::{Code, Service, ServiceError, seconds, trimmed};
 
 /// Default lifetime of a subscription, in seconds.
 pub const TTL_SECONDS_DEFAULT: u32 = 300;
@@ -173,7 +173,7 @@ impl Service {
         Ok(SubscriptionSpec {
             owner: Arc::clone(&caller.subject),
             callback_url: request.callback_url.into(),
-            event_types: event_types(caller, request.event_types)?,
+            event_types: event_types(caller, &request.event_types)?,
             mode,
             group,
             min_interval_seconds: interval.ok_or_else(|| {
@@ -222,8 +222,15 @@ fn ttl(wanted: Option<i64>) -> Result<Option<u32>, ServiceError> {
 /// The commands to watch; `None` means all.
 fn event_types(
     caller: &Principal,
-    wanted: Vec<Arc<str>>,
+    named: &[Arc<str>],
 ) -> Result<Option<Vec<Arc<str>>>, ServiceError> {
+    let wanted: Vec<Arc<str>> = named.iter().filter_map(trimmed).collect();
+    if wanted.is_empty() && !named.is_empty() {
+        let detail = "eventTypes contains only blank names; omit it to subscribe to all that the token allows";
+        return Err(ServiceError::from(Rejection::InvalidCommand)
+            .field("eventTypes")
+            .detail(detail));
+    }
     let refused = |detail: String| {
         ServiceError::forbidden("event type not allowed").field("eventTypes").detail(detail)
     };

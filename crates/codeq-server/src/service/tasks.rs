@@ -104,7 +104,7 @@ impl Service {
         while let Some((shard, part)) = listing.next_slice() {
             let slice = self.scan(&caller.tenant, shard, move |reader| reader.list(&part)).await?;
             listing.add(shard, slice);
-            if began.elapsed() >= CALL_TIME {
+            if began.elapsed() >= CALL_TIME && listing.has_looked_everywhere() {
                 break;
             }
         }

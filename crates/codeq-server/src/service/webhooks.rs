@@ -26,7 +26,7 @@ const RESENDS_AT_ONCE: usize = 64;
 
 /// One page of undelivered callbacks.
 pub struct DeliveryPage {
-    /// Sorted by queue; within a queue, pending before failed, oldest task first.
+    /// Shard by shard, and within a shard sorted by queue; within a queue, pending before failed, oldest task first.
     pub items: Vec<PendingCallback>,
     /// Cursor for the next page; `None` on the last one.
     pub next: Option<String>,
@@ -124,7 +124,10 @@ impl Service {
             delivery: Delivery::Resend,
         });
         match self.propose(command).await? {
-            Reply::Rejected(Rejection::NotFound | Rejection::NoCallback) => {
+            Reply::Rejected(Rejection::NoCallback) => {
+                Err(ServiceError::new(Code::NoCallback, "delivery not found"))
+            }
+            Reply::Rejected(Rejection::NotFound) => {
                 Err(ServiceError::not_found("delivery not found"))
             }
             Reply::Rejected(rejection) => Err(rejection.into()),

@@ -126,7 +126,8 @@ async fn attempts_end_and_what_failed_is_kept_and_can_be_sent_again() {
     assert_eq!(answer, json!({"id": id, "status": "pending"}));
     assert_eq!(receiver.next().await.task(), id);
     deliveries(&server, <[Value]>::is_empty).await;
-    server.act(ADMIN, &resend).await.refused(404, "delivery not found");
+    let refused = server.act(ADMIN, &resend).await.refused(404, "delivery not found");
+    assert_eq!(refused["code"], "no_callback", "the task is there");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! How streams end: the client half-closes, the server stops, or the token expires.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
@@ -16,6 +17,8 @@ use jsonwebtoken::{Algorithm, EncodingKey};
 use rcgen::KeyPair;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::time::timeout;
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
@@ -256,6 +259,8 @@ async fn what_was_acknowledged_while_the_server_stopped_is_there_afterwards() {
 pub struct Provider {
     key: EncodingKey,
     pub url: String,
+    /// Notified when somebody fetches the keys.
+    asked: Arc<Notify>,
 }
 
 impl Provider {
@@ -266,11 +271,17 @@ impl Provider {
         let mut jwk = serde_json::to_value(jwk).unwrap();
         jwk["kid"] = json!("k");
         let keys = json!({"keys": [jwk]}).to_string();
-        let router = Router::new().route("/keys", get(move || async move { keys }));
+        let asked = Arc::new(Notify::new());
+        let notify = Arc::clone(&asked);
+        let answer = move || async move {
+            notify.notify_one();
+            keys
+        };
+        let router = Router::new().route("/keys", get(answer));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/keys", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, router).await });
-        Provider { key, url }
+        Provider { key, url, asked }
     }
 
     pub fn config(&self) -> JwtConfig {
@@ -289,6 +300,19 @@ impl Provider {
             jsonwebtoken::crypto::sign(message.as_bytes(), &self.key, Algorithm::ES256).unwrap();
         format!("{message}.{signature}")
     }
+}
+
+#[tokio::test]
+async fn keys_are_fetched_before_a_token_needs_them() {
+    let provider = Provider::start().await;
+    let jwt = provider.config();
+    let server = Harness::with(move |config| config.producer_auth.jwt.push(jwt)).await;
+    timeout(PATIENCE, provider.asked.notified()).await.expect("at the start");
+    let new = Provider::start().await;
+    let mut config = server.config().clone();
+    config.producer_auth.jwt = vec![new.config()];
+    server.server().reload_to(&config).await.unwrap();
+    timeout(PATIENCE, new.asked.notified()).await.expect("after a reload");
 }
 
 #[tokio::test]

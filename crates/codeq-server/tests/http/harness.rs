@@ -281,6 +281,9 @@ impl Reply {
         assert_eq!((self.status, body["error"].as_str()), (status, Some(error)), "{body}");
         assert_eq!(self.header("content-type"), Some("application/problem+json"));
         assert_eq!(body["status"], status);
+        if matches!(status, 429 | 503) {
+            assert!(self.header("retry-after").is_some(), "{body}");
+        }
         assert_eq!(body["requestId"].as_str(), self.header("x-request-id"));
         for member in ["type", "title", "detail", "code"] {
             assert!(body[member].as_str().is_some_and(|text| !text.is_empty()), "{member}: {body}");

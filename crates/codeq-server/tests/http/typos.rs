@@ -1,5 +1,5 @@
 //! Mistakes of somebody who uses codeQ for the first time: each is answered with what is wrong and what to do.
-//! The tenth, a second server on the same data directory, is in the tests of the binary (`server/start.rs`).
+//! Another one, a second server on the same data directory, is in the tests of the binary (`server/start.rs`).
 
 use reqwest::Method;
 use serde_json::{Value, json};

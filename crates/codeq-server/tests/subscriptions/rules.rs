@@ -95,8 +95,9 @@ async fn invalid_fields_are_named() {
             "{new}"
         );
     }
-    let name = json!({"callbackUrl": URL, "eventTypes": [""]});
-    h.post(WORKER, LIST, name).await.refused(400, "invalid command");
+    let names = json!({"callbackUrl": URL, "eventTypes": ["", "  "]});
+    let body = h.post(WORKER, LIST, names).await.refused(400, "invalid command");
+    assert_eq!(body["field"], "eventTypes");
     assert!(list(&h, ADMIN).await.is_empty());
 }
 
@@ -128,7 +129,7 @@ async fn an_identical_subscription_renews_the_first() {
     let mut after = before.clone();
     // Renewed in a later millisecond, it expires later.
     while moment(&after[0]["expiresAt"]) <= moment(&before[0]["expiresAt"]) {
-        assert_eq!(subscribe(&h, URL, new(&["B", "a"])).await, first);
+        assert_eq!(subscribe(&h, URL, new(&[" B ", "a", ""])).await, first);
         after = list(&h, WORKER).await;
     }
     assert_eq!(after.len(), 1);

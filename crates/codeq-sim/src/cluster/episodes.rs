@@ -270,7 +270,7 @@ impl Run {
         }
     }
 
-    /// All machines lose their power at about the same time.
+    /// All machines lose their power, or their processes are killed, at about the same time.
     fn all_down(&mut self) {
         self.pass(SECOND);
         self.supervised = false;

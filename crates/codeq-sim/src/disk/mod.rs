@@ -53,7 +53,7 @@ pub struct Faults {
     pub fail_sync: Option<(Class, u64)>,
     /// The power fails at the n-th sync of anything: it and everything after it fails.
     pub cut_at_sync: Option<u64>,
-    /// The power fails at the n-th change of anything: creations, writes, renames, removals and syncs count.
+    /// The power fails at the n-th change: a file is created, written, resized, renamed or removed, or anything synced.
     pub cut_at_change: Option<u64>,
     /// Limit on the bytes of all files; new pages beyond it are refused.
     pub capacity: Option<u64>,

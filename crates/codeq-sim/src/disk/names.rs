@@ -151,6 +151,7 @@ impl Names {
     }
 
     pub(super) fn sync_dir(&mut self, dir: &Path) -> io::Result<()> {
+        let dir = if dir == Path::new(".") { Path::new("") } else { dir };
         if !self.now.has_dir(dir) {
             return Err(super::not_found(dir));
         }

@@ -101,7 +101,7 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
                     continue;
                 }
                 let text = format!(
-                    "task {} (priority {}) was claimed before task {} (priority {}), which came first to \
+                    "task {} (priority {}) was claimed before task {} (priority {}), which was ahead of it in \
                      {command} of tenant {tenant}, shard {shard}",
                     later.task, later.priority, earlier.task, earlier.priority
                 );

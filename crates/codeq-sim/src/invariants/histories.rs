@@ -24,7 +24,7 @@ pub struct Histories {
     pub bulk: Vec<Bulk>,
     /// Cleanups that may have happened: tenant, and when requested.
     pub cleanups: Vec<(String, u64)>,
-    /// Digests of all payloads ever sent, by tenant.
+    /// When each payload was first sent, by tenant and digest.
     pub payloads: BTreeMap<(String, Digest), u64>,
     /// The server's tasks at the end, as listed.
     pub end: Option<Final>,
@@ -46,7 +46,7 @@ pub struct Keyed {
 /// A claim that was never answered.
 #[derive(Debug, Clone)]
 pub struct LostClaim {
-    /// The tenant that owns it.
+    /// The tenant of the worker.
     pub tenant: String,
     /// The worker that claimed.
     pub worker: String,

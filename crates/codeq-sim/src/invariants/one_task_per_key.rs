@@ -52,7 +52,7 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     }
     for (seq, hash) in &ending {
         if !rows.idempotency.contains_key(hash) {
-            say(format!("a timer exists for the key of {}, which does not exist", rows.name(*seq)));
+            say(format!("{} has a timer for a key that does not exist", rows.name(*seq)));
         }
     }
 }

@@ -80,7 +80,12 @@ fn at_every_sync<T>(
 
 #[test]
 fn a_creation_is_complete_or_made_again() {
-    let dir = Path::new("/data");
+    for dir in ["/data", "data"] {
+        is_complete_or_made_again(Path::new(dir));
+    }
+}
+
+fn is_complete_or_made_again(dir: &Path) {
     let create = |disk: &SimDisk, ()| open(disk, dir).map(drop);
     let moments = at_every_sync(
         |_| {},
@@ -93,6 +98,8 @@ fn a_creation_is_complete_or_made_again() {
                 !disk.exists(&dir.join("INCOMPLETE")).unwrap(),
                 "a directory in use has no mark"
             );
+            disk.power_cut();
+            assert!(Manifest::load(disk, dir).unwrap().is_some(), "an open directory is durable");
             assert!(open(disk, dir).is_ok());
         },
     );

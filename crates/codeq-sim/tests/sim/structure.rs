@@ -54,7 +54,7 @@ impl Shard {
     }
 }
 
-/// A shard with a task in every place, with and without a key, a webhook and a history.
+/// A shard with a task in every place except `Failed`, with and without a key, a webhook and a history.
 fn shard() -> Shard {
     let store = MemStore::new();
     let state = State::load(&store, ShardId(0), 1).unwrap();

@@ -48,7 +48,7 @@ pub(super) struct Notification {
 
 impl Recipients {
     /// Chooses which of the interested subscribers are notified now that a queue has work. If a subscriber that its mode
-    /// selects may not be notified yet, its notification is deferred, except in a group where a member already has it
+    /// selects may not be notified yet, its notification is deferred, except in a group for which one is already
     /// deferred.
     pub fn choose(
         &mut self,

@@ -34,7 +34,7 @@ pub struct Connection {
     /// Profile to use. Default: CODEQ_PROFILE, or the one chosen with `codeq profile use`.
     #[arg(long, global = true, value_name = "PROFILE")]
     profile: Option<String>,
-    /// Output format. Default: table on a terminal, json otherwise; name prints ids only.
+    /// Output format. Default: table on a terminal, json otherwise; name prints only ids or names.
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
 }

@@ -70,7 +70,7 @@ pub fn ended(done: Done) -> ExitCode {
     }
 }
 
-/// Prints text to stderr, and nothing that controls the terminal. Nobody is reading if it is closed.
+/// Prints text to stderr, escaping what would control the terminal. Nobody is reading if stderr is closed.
 pub fn talk(text: &str) {
     let text = printable_lines(text) + "\n";
     let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());

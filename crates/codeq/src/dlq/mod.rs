@@ -14,7 +14,7 @@ use crate::cli::{Connection, Done, Noun, Session, Show, age, talk};
 use crate::queue::find;
 use crate::search::Matching;
 
-/// Dead letters that are grouped unless asked otherwise.
+/// How many dead letters are looked at for groups, unless --limit or --all says otherwise.
 const GROUPED: u64 = 10_000;
 /// Maximum number of groups that are counted separately; the rest are counted together.
 const GROUPS_MAX: usize = 1_000;
@@ -109,7 +109,7 @@ pub struct PurgeDead {
 pub enum From {
     /// Tasks that used up their attempts.
     Dead,
-    /// Tasks that a worker failed for good.
+    /// Tasks that a worker ended with the status FAILED.
     Failed,
     /// Cancelled tasks.
     Cancelled,

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::Parser;
 use codeq_disk::{Disk, SharedDisk};
+use codeq_engine::dir_lock::share;
 use codeq_engine::layout::{self, Manifest};
-use codeq_engine::lock::share;
 use codeq_engine::recover::OpenedDir;
 use codeq_engine::{OpenError, Options, incomplete};
 use codeq_log::{FrameIndex, LogError, LogReport};
@@ -123,7 +123,7 @@ fn check_manifest(
 /// Why a directory without MANIFEST is of no use to a command that reads it; `None` if it is empty.
 pub fn without_manifest(disk: &dyn Disk, dir: &Path) -> Result<Option<OpenError>, OpenError> {
     Ok(match incomplete::refusal(disk, dir)? {
-        // The engine advises to choose an empty directory, which is for those who want to create one.
+        // The engine advises to choose an empty directory, which helps only whoever wants to create a data directory.
         Some(OpenError::Foreign { dir, .. }) if !layout::log_dir(&dir).exists() => {
             let reason =
                 "it has no MANIFEST, so it is neither a data directory nor a complete backup";
@@ -245,7 +245,7 @@ fn check_rows(disk: &SharedDisk, dir: &Path, report: &mut Report) -> anyhow::Res
                 let queues = data.state.queues().count();
                 let frames = opened.log.last_index().0.saturating_sub(data.store.position());
                 let text = format!(
-                    "{tasks} task(s) in {queues} queue(s), after {frames} frame(s) of the log"
+                    "{tasks} task(s) in {queues} queue(s), after replaying {frames} frame(s) of the log"
                 );
                 report.fine(&part, text);
             }

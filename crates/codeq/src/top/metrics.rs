@@ -32,7 +32,7 @@ impl Metrics {
         metrics
     }
 
-    /// Streams and claims, and the mean latency of commits since the previous view or, if there is none, since the server
+    /// Streams and claims, and the mean latency of the commits since the last view or, without any, since the server
     /// started.
     pub fn line(self, before: Option<Metrics>) -> String {
         let since = before.filter(|before| before.syncs < self.syncs).unwrap_or_default();

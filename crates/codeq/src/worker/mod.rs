@@ -116,7 +116,7 @@ impl Run {
                 builder.on_acknowledged(move |id, what| talk(&program.acknowledged(id, what)));
         }
         let worker = builder.build()?;
-        // Lost connections and leases are logged.
+        // Lost connections are logged; with --quiet, lost leases too.
         let mut logs = Config::default();
         (logs.log_level, logs.log_format) = ("warn".to_owned(), LogFormat::Short);
         let _logs = codeq_server::observe::init_logs(&logs);

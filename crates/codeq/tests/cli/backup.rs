@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use codeq_engine::lock::lock;
+use codeq_engine::dir_lock::lock;
 use codeq_engine::{Engine, Options};
 
 use crate::cli::client::fails;

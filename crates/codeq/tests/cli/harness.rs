@@ -49,7 +49,7 @@ pub fn put(engine: &Engine, number: u64) {
     engine.propose_blocking(Ask::Enqueue(enqueue)).unwrap();
 }
 
-/// A directory with tasks in its stores and in its log: waiting, and one leased.
+/// A directory with tasks in its stores and in its log, all waiting except one that is leased.
 pub fn filled(dir: &Path, shards: u16) {
     let engine = Engine::open(dir, Options { shards: Some(shards), ..options() }).unwrap();
     (0..40).for_each(|number| put(&engine, number));

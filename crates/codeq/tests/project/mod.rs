@@ -3,6 +3,6 @@
 mod arrows;
 mod dependencies;
 mod docs;
+mod examples;
 mod fuzz;
 mod packages;
-mod readme;

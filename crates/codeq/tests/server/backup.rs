@@ -166,6 +166,22 @@ fn a_backup_needs_an_operator_and_a_target() {
     fails(&ask(&["--profile", "prod"], ""), 4, "backup_not_configured");
 }
 
+#[test]
+fn a_failed_backup_says_when_to_try_again() {
+    let base = tempfile::tempdir().unwrap();
+    let target = base.path().join("backups");
+    let env = [("CODEQ_BACKUP_TARGET", &*file_url(&target))];
+    let (_process, addr) = serve(&base.path().join("data"), &env);
+    let _ = std::fs::remove_dir_all(&target);
+    std::fs::write(&target, "not a directory").unwrap();
+    let failed = Client::with_token(addr, OPERATOR).post("/v1/codeq/admin/backup", "").unwrap();
+    assert_eq!(failed.status, 503, "{failed:?}");
+    assert!(
+        failed.body.contains("backup_failed") && failed.header("retry-after").is_some(),
+        "{failed:?}"
+    );
+}
+
 /// Whenever the server is killed, the backup is either complete or refused as incomplete.
 #[test]
 fn a_killed_backup_is_whole_or_refused() {

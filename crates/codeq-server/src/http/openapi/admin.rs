@@ -123,7 +123,7 @@ fn replay_dead_letters() -> Operation {
     Operation::new(
         "dlq",
         "Replay dead letters",
-        "Returns matching dead letters, or with `from` failed or cancelled tasks, to their queue and resets their \
+        "Returns matching dead letters (with `from`, failed or cancelled tasks) to their queue and resets their \
          attempts, oldest first, up to `limit` per call. Their results are removed and their histories kept. A call \
          works for at most a quarter of a second and stops at the tenant's limits. Repeat with `cursor` as long as the \
          response has `nextCursor`. Use `dryRun` first.",

@@ -48,7 +48,7 @@ fn resend() -> Operation {
         "Sends the callback at once, with the same `webhook-id`, and resets its attempts. The id is the task's id.",
     )
     .answers::<ResentOne>(202, "The callback will be sent.")
-    .refuses(&[Code::NotFound, Code::InvalidTenant])
+    .refuses(&[Code::NotFound, Code::NoCallback, Code::InvalidTenant])
 }
 
 fn resend_failed() -> Operation {

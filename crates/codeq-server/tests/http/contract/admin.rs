@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::http::harness::{ADMIN, Harness, LATER, OPERATOR, PRODUCER, PRODUCER_B, WORKER};
 use crate::http::shape::assert_shape;
 
-/// One task in every place of `c`, two of them pending with different priorities.
+/// Five tasks of `c`: dead, running, delayed, and two pending ones with different priorities.
 async fn fill(h: &Harness) {
     h.dead("c", "x").await;
     h.running("c").await;

@@ -40,7 +40,7 @@ pub async fn run(load: &Load<'_>) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Enqueues whole batches, as many from each producer. Returns the number of tasks.
+/// Enqueues whole batches, the same number from each producer. Returns the number of tasks.
 async fn fill(load: &Load<'_>) -> anyhow::Result<usize> {
     let each = load.args.tasks / PRODUCERS / BATCH;
     let mut clients = Clients::default();

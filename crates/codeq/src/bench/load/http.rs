@@ -234,7 +234,7 @@ impl Side {
             200 if count.is_empty() => vec![parse::<Task<'_>>(answer.body)?],
             200 => parse::<Claimed<'_>>(answer.body)?.tasks,
             204 => Vec::new(),
-            // Load shedding is counted and retried after a pause; a server that refuses everything ends the run.
+            // Load shedding is counted, and the claim is repeated after a pause. Any other refusal ends the run.
             status @ (429 | 503) => {
                 let why = said(status, answer.body);
                 self.state.borrow_mut().error(format!("claim refused: {why}"));

@@ -45,7 +45,7 @@ Examples:
   codeq bench --http-url http://127.0.0.1:8080 --in-flight 16 --slots 16";
 
 #[derive(clap::Args, Debug)]
-// Its group would have the same name as the one it is flattened into.
+// Otherwise clap would make a group named after this type: `Args`, which `bench::Args` makes as well.
 #[group(skip)]
 pub struct Args {
     /// Address of the server's producer stream
@@ -70,7 +70,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 128)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     slots: u32,
-    /// Maximum tasks between create and completion [default: enough to fill both sides]
+    /// Maximum tasks between create and completion [default: enough to fill both sides, or 200000 with --rate]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     ahead: Option<u64>,
     /// Tasks per create message

@@ -24,7 +24,7 @@ pub struct Plan {
     pub slots: usize,
     /// Tasks per create.
     pub create_batch: usize,
-    /// Tasks per credit.
+    /// Tasks per credit, which is a Ready or, over HTTP, a claim.
     pub ready_batch: usize,
     /// Results per message.
     pub result_batch: usize,

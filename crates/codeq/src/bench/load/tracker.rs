@@ -10,7 +10,7 @@ const REFUSED: u8 = 2;
 const ASSIGNED: u8 = 4;
 const COMPLETED: u8 = 8;
 
-/// Finished tasks are dropped from the front. A task that stays unfinished for this many others is moved aside, so memory
+/// Finished tasks are dropped from the front. A task that outlasts this many later ones is moved aside, so memory
 /// is bounded by the tasks in flight, not by the length of the run.
 const RECENT: usize = 1 << 20;
 /// Longer latencies count as this: an hour.

@@ -131,7 +131,8 @@ fn responses(page: &mut String, document: &Value, operation: &Value) {
         let body = body.map(|name| format!(", [{name}](#{})", name.to_lowercase()));
         let _ = writeln!(page, "**{status}**{}: {description}\n", body.unwrap_or_default());
     }
-    codes.dedup();
+    let mut seen = std::collections::HashSet::new();
+    codes.retain(|code| seen.insert(code.clone()));
     if !codes.is_empty() {
         let _ = writeln!(page, "Errors: {}\n", codes.join(", "));
     }

@@ -1,4 +1,4 @@
-//! Programs in the documents run as they are shown.
+//! The example of the engine that docs show, and the attack suite.
 
 #[path = "../../../codeq-engine/examples/first_task.rs"]
 #[allow(dead_code, reason = "its main is for cargo")]
