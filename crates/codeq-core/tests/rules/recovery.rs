@@ -62,7 +62,7 @@ fn damage_is_an_error_not_a_guess() {
     assert!(matches!(error, KvError::Corrupt { table: Table::Pending, .. }));
     // A lease without a task.
     let mut h = fresh();
-    let leased = keys::task(h.list_running());
+    let leased = keys::task(h.newest_running());
     h.kv.delete(Table::Task, leased);
     assert!(matches!(
         State::load(&h.kv, ShardId(0), 1),
