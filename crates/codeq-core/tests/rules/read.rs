@@ -208,7 +208,7 @@ fn a_list_over_many_queues_is_read_in_bounded_slices() {
         let late = h.add(task("q00003"));
         wanted.reverse();
         let before = ListQuery { created_before: Some(late.created_at), ..all() };
-        let dead = h.dead(task("q00004"));
+        let dead = h.dead(task("dead"));
         assert_eq!(ids(&h, ListQuery { dead_only: true, ..all() }), [dead.id]);
         let (mut got, mut below) = (Vec::new(), None);
         loop {

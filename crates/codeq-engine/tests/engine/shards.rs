@@ -115,7 +115,8 @@ fn a_page_that_ends_early_has_no_task_older_than_one_that_was_not_read() {
     add("wanted", 0, 2);
     // More than one slice, without a match.
     add("other", 0, LIST_SLICE_MAX + 10);
-    assert_eq!(take(&engine, "wanted", 5).len(), 5);
+    let claimed = [(); 2].map(|()| take(&engine, "wanted", 5).len());
+    assert_eq!(claimed.iter().sum::<usize>(), 5, "each claim takes from one shard");
     let worker = claim("wanted", 1).worker;
     let query = ListQuery {
         tenant: TENANT.into(),

@@ -317,7 +317,7 @@ fn the_first_version_is_still_read_and_written() {
     let crc = crc32c::crc32c(&newer[4..]).to_le_bytes();
     newer[..4].copy_from_slice(&crc);
     let error = import(&SimDisk::new(), &[newer]).unwrap_err();
-    assert!(error.to_string().ends_with("a newer release made it: upgrade this one first"));
+    assert!(error.to_string().ends_with("a newer release made it: upgrade the receiver first"));
 }
 
 const FIRST: [&str; 2] = [
