@@ -278,7 +278,7 @@ fn create_stores(
     Ok(manifest)
 }
 
-/// Applies what the log has beyond each shard's checkpoint.
+/// Applies the commands of the log that each shard's checkpoint does not include.
 fn replay(log: &Log, shards: &mut [Shard], options: &Options) -> Result<(), OpenError> {
     let position = |shard: &Shard| FrameIndex(shard.data().read().store.position());
     let Some(from) = shards.iter().map(position).min() else {

@@ -44,11 +44,33 @@ pub type Inboxes = Arc<[Arc<Inbox>]>;
 pub struct FirstReply(Arc<First>);
 
 struct First {
-    to: Mutex<Option<ReplyTo>>,
+    to: Mutex<Shared>,
     /// The client that reads the mailbox to which the answer goes, if it goes to one.
     mailbox: Option<ClientNumber>,
     /// The inboxes of all shards, in which the claim may wait.
     inboxes: Inboxes,
+}
+
+/// The reply that shards share.
+enum Shared {
+    /// No shard has an answer yet.
+    Open(ReplyTo),
+    /// A shard tries to serve the claim.
+    Taken,
+    Answered,
+}
+
+impl Shared {
+    /// Takes an open reply, for good or until it is put back.
+    fn take(&mut self, then: Shared) -> Option<ReplyTo> {
+        match std::mem::replace(self, then) {
+            Shared::Open(to) => Some(to),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
 }
 
 impl FirstReply {
@@ -58,7 +80,7 @@ impl FirstReply {
             ReplyTo::Mailbox(mailbox, _) => Some(mailbox_client(mailbox)),
             _ => None,
         };
-        FirstReply(Arc::new(First { to: Mutex::new(Some(to)), mailbox, inboxes }))
+        FirstReply(Arc::new(First { to: Mutex::new(Shared::Open(to)), mailbox, inboxes }))
     }
 
     /// Its client's number.
@@ -68,12 +90,13 @@ impl FirstReply {
 
     /// Shares a reply again, because the shard that had taken it has no answer for it.
     pub fn put_back(self, reply: ReplyTo) -> ReplyTo {
-        *self.0.to.lock() = Some(reply);
+        *self.0.to.lock() = Shared::Open(reply);
         ReplyTo::First(self)
     }
 
     /// Drops the claim in all other shards, because it has its answer.
     pub(crate) fn answered(&self) {
+        *self.0.to.lock() = Shared::Answered;
         if let inboxes @ [_, _, ..] = &*self.0.inboxes {
             inboxes.iter().for_each(|inbox| inbox.notify(Notice::Gone(self.client())));
         }
@@ -95,7 +118,11 @@ impl ReplyTo {
         match self {
             ReplyTo::One(sender) => sender.is_closed(),
             ReplyTo::Mailbox(mailbox, _) => mailbox.is_closed(),
-            ReplyTo::First(first) => first.0.to.lock().as_ref().is_none_or(ReplyTo::is_closed),
+            ReplyTo::First(first) => match &*first.0.to.lock() {
+                Shared::Open(to) => to.is_closed(),
+                Shared::Taken => false,
+                Shared::Answered => true,
+            },
             ReplyTo::NextShard(claim) => claim.to().is_closed(),
             ReplyTo::Part(combined, _) => combined.is_closed(),
             ReplyTo::Nobody => false,
@@ -131,11 +158,15 @@ impl ReplyTo {
         }
     }
 
-    /// Takes the reply for this shard alone. `None` if another shard has already taken it.
-    pub fn take(self) -> Option<ReplyTo> {
+    /// Takes the reply for this shard alone. An error returns it, because another shard has taken it: to answer it, or to
+    /// put it back.
+    pub fn take(self) -> Result<ReplyTo, ReplyTo> {
         match self {
-            ReplyTo::First(first) => first.0.to.lock().take(),
-            other => Some(other),
+            ReplyTo::First(first) => {
+                let taken = first.0.to.lock().take(Shared::Taken);
+                taken.ok_or(ReplyTo::First(first))
+            }
+            other => Ok(other),
         }
     }
 
@@ -143,7 +174,7 @@ impl ReplyTo {
     pub(crate) fn resolve(self, answer: Answer) -> Option<(ReplyTo, Answer)> {
         let (to, answer) = match self {
             ReplyTo::First(first) => {
-                let to = first.0.to.lock().take();
+                let to = first.0.to.lock().take(Shared::Answered);
                 match to {
                     Some(to) => {
                         first.answered();

@@ -49,7 +49,8 @@ pub struct Shard {
     waiting_claims: WaitingClaims,
     /// Bytes of the log that may still be spent on waiting claims, until set again.
     claim_log_budget: usize,
-    /// Queues that have both tasks and waiting claims, which were not served because `claim_log_budget` was used up.
+    /// Queues that have both tasks and waiting claims, which were not served because `claim_log_budget` was used up or
+    /// another shard was just trying.
     /// In a cluster: queues that may have both.
     unserved_queues: BTreeSet<QueueId>,
     /// The commands applied since the last group was taken.
@@ -131,7 +132,7 @@ impl Shard {
         self.claim_log_budget = bytes;
     }
 
-    /// Whether waiting claims could not be served because too much would have been logged.
+    /// Whether waiting claims could not be served yet, although there may be tasks for them.
     pub fn has_unserved_queues(&self) -> bool {
         !self.unserved_queues.is_empty()
     }
@@ -365,7 +366,17 @@ impl Shard {
             }
             let WaitingClaim { claim, reply, deadline, bytes } = waiting;
             let shared = reply.shared();
-            let Some(reply) = reply.take() else { continue };
+            let reply = match reply.take() {
+                Ok(reply) => reply,
+                Err(reply) if reply.is_closed() => continue,
+                Err(reply) => {
+                    // Another shard tries to serve it, and may put it back.
+                    let waiting = WaitingClaim { claim, reply, deadline, bytes };
+                    self.waiting_claims.put(id, waiting);
+                    self.unserved_queues.insert(queue);
+                    break;
+                }
+            };
             let command = Command::Claim(claim);
             let applied = self.run(data, moment, &command, effects)?;
             if applied.changed {

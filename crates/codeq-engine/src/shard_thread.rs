@@ -20,7 +20,7 @@ use crate::request::{Inbox, Notice, Request, after};
 use crate::shard::Shard;
 
 /// A batch may bring tasks to waiting claims, which are logged with it. For them it reserves as many bytes as its requests
-/// take, but no more than this, and [`RESERVE_WAITING_MIN`] on top. If a sweep is due, it reserves this instead.
+/// take but at most this many, plus [`RESERVE_WAITING_MIN`]. If a sweep is due, it reserves this many instead.
 const RESERVE_WAITING: usize = 65_536;
 const RESERVE_WAITING_MIN: usize = 2_048;
 /// Reserved instead while claims wait that did not fit before. Every single claim fits into it.
@@ -219,7 +219,7 @@ impl ShardThread {
         let waits = self.is_full() || self.holds_back();
         let wait = self.shard.time_until_due(self.clock.moment()).filter(|_| !waits);
         let due = after(wait.map(|wait| Duration::from_millis(wait).min(CLOCK_REREAD_AFTER)));
-        let full = after(self.is_full().then_some(FULL_DISK_RETRY));
+        let full = after((self.refusing || self.is_full()).then_some(FULL_DISK_RETRY));
         due.into_iter().chain(retry).chain(full).min()
     }
 

@@ -185,7 +185,7 @@ impl<T: Clone + Eq + Hash> Dispatcher<T> {
 
     /// Whether to offer again the items that this limit refused. Callers read them from disk, so there must be room for
     /// many: three quarters of a receiver's queue. For a limit that receivers share, a small part is enough
-    /// ([`SHARED_ROOM`]): receivers that hang free it slowly, and the others must not wait for them.
+    /// ([`SHARED_ROOM`]): hanging receivers free it slowly, and the others must not wait for them.
     pub fn has_room(&self, limit: Full) -> bool {
         let limits = &self.limits;
         let has_room = |used: usize, max: usize| used + (max / SHARED_ROOM).max(1) <= max;

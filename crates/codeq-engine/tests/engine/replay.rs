@@ -1,19 +1,22 @@
 //! Committed records replayed on a shard, as recovery and replicas do.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use codeq_core::codec::{begin_record, push_command, read_record};
 use codeq_core::command::{Claim, Command, Enqueue, NewTask, Selector};
 use codeq_core::digest::{WriteDigest, digest};
 use codeq_core::id::ShardId;
 use codeq_core::moment::Moment;
+use codeq_core::reply::Reply;
 use codeq_disk::{RealDisk, SharedDisk};
 use codeq_engine::recover::OpenedDir;
 use codeq_engine::replica::Replica;
-use codeq_engine::request::{ReplyTo, Request};
+use codeq_engine::request::{FirstReply, Inboxes, ReplyTo, Request};
 use codeq_engine::shard::Shard;
-use codeq_engine::{OpenError, Options};
+use codeq_engine::{Call, OpenError, Options};
 use codeq_log::FrameIndex;
+use tokio::sync::oneshot;
 
 use crate::harness::small;
 
@@ -89,6 +92,30 @@ fn a_copy_that_replays_the_records_is_equal() {
     copy.apply(Moment { now: 100, wall: 100 }, [Request::detached(claim())]).unwrap();
     leader.apply(Moment { now: 100, wall: 100 }, [Request::detached(claim())]).unwrap();
     assert_eq!(copy.group.effects, leader.group.effects);
+}
+
+/// A claim may wait in several shards. While one tries to serve it, the others keep it.
+#[test]
+fn a_claim_that_another_shard_puts_back_is_not_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut shard = open(dir.path()).shards.remove(0);
+    let (sender, mut answer) = oneshot::channel();
+    let first = FirstReply::new(ReplyTo::One(sender), Inboxes::default());
+    let Command::Claim(claim) = claim() else { unreachable!() };
+    let (call, reply) = (Call::Claim { claim, wait: 60_000 }, ReplyTo::First(first.clone()));
+    let at = Moment { now: 10, wall: 10 };
+    shard.apply(at, [Request::new(call, reply)]).unwrap();
+    let Ok(taken) = ReplyTo::First(first.clone()).take() else { panic!("it is open") };
+    shard.apply(at, [Request::detached(enqueue(1))]).unwrap();
+    assert!(shard.has_unserved_queues() && shard.waiting().load(Ordering::Relaxed) == 1);
+    first.put_back(taken);
+    shard.sweep(at, 1).unwrap();
+    assert_eq!(shard.waiting().load(Ordering::Relaxed), 0);
+    for (to, answer) in shard.group.take_answers() {
+        assert!(to.send(answer).is_ok());
+    }
+    let Ok(Reply::Claimed(tasks)) = answer.try_recv().unwrap() else { panic!("no tasks") };
+    assert_eq!(tasks.len(), 2);
 }
 
 /// The shard of a directory whose log has no records, whatever its store says.

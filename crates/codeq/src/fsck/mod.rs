@@ -31,7 +31,7 @@ pub use scratch::ScratchDisk;
 #[command(after_help = "\
 The directory is not changed. It must not be in use; to check a running server, check a backup.
 
-fsck holds in memory what the log has beyond the stores, and the rows of one shard at a time without their
+fsck holds in memory what is in the log but not yet in the stores, and the rows of one shard at a time without their
 payloads; --files-only needs little memory.
 
 Exit code: 0 no problems, 1 problems found, 2 could not check (no such directory, in use, newer format).

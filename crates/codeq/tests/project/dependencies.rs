@@ -1,4 +1,4 @@
-//! Rules for dependencies: no versions with known faults, no other licences, no unused crates, and none that would make
+//! Rules for dependencies: no versions with known faults, no new licences, no unused crates, and none that would make
 //! `codeq-core` impure. Needs no network.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,7 +56,7 @@ const BANNED: &[(&str, &str)] = &[
 ];
 
 /// The licences in use, and no others: a new one is a decision. ISC: the cryptography; BSD-3-Clause:
-/// constant-time comparison; Unicode-3.0: names of hosts; Zlib: a hasher of the compiler of messages.
+/// constant-time comparison; Unicode-3.0: host names; Zlib: a hash function that is used to generate the gRPC messages.
 const LICENCES: &[&str] = &["Apache-2.0", "BSD-3-Clause", "ISC", "MIT", "Unicode-3.0", "Zlib"];
 
 /// What `codeq-core` must not depend on: threads, clocks, files, the network, randomness.
