@@ -1,5 +1,6 @@
 """A worker in Python, with nothing but the standard library."""
 
+import http.client
 import json
 import os
 import sys
@@ -45,7 +46,7 @@ def work():
 while True:
     try:
         work()
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         # The server is unreachable or refused the call, for example because the lease has ended.
         print(error, file=sys.stderr)
         time.sleep(1)

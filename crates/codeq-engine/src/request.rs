@@ -90,13 +90,22 @@ impl FirstReply {
 
     /// Shares a reply again, because the shard that had taken it has no answer for it.
     pub fn put_back(self, reply: ReplyTo) -> ReplyTo {
+        let is_closed = reply.is_closed();
         *self.0.to.lock() = Shared::Open(reply);
+        if is_closed {
+            // The client left meanwhile, and its notice did not find this claim closed.
+            self.drop_in_all_shards();
+        }
         ReplyTo::First(self)
     }
 
     /// Drops the claim in all other shards, because it has its answer.
     pub(crate) fn answered(&self) {
         *self.0.to.lock() = Shared::Answered;
+        self.drop_in_all_shards();
+    }
+
+    fn drop_in_all_shards(&self) {
         if let inboxes @ [_, _, ..] = &*self.0.inboxes {
             inboxes.iter().for_each(|inbox| inbox.notify(Notice::Gone(self.client())));
         }
@@ -158,7 +167,7 @@ impl ReplyTo {
         }
     }
 
-    /// Takes the reply for this shard alone. An error returns it, because another shard has taken it: to answer it, or to
+    /// Takes the reply for this shard alone. An error returns it: another shard has answered it, or has it now and may
     /// put it back.
     pub fn take(self) -> Result<ReplyTo, ReplyTo> {
         match self {

@@ -50,7 +50,7 @@ pub struct Shard {
     /// Bytes of the log that may still be spent on waiting claims, until set again.
     claim_log_budget: usize,
     /// Queues that have both tasks and waiting claims, which were not served because `claim_log_budget` was used up or
-    /// another shard was just trying.
+    /// another shard was just trying to serve one of these claims.
     /// In a cluster: queues that may have both.
     unserved_queues: BTreeSet<QueueId>,
     /// The commands applied since the last group was taken.

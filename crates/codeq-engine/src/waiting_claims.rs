@@ -106,13 +106,12 @@ impl WaitingClaims {
 
     /// Drops the claims of a client that is gone.
     pub fn forget(&mut self, client: ClientNumber) {
-        loop {
-            let mut of_client = self.by_client.range((client, 0)..=(client, ClaimNumber::MAX));
-            let Some(id) = of_client.next().map(|(_, id)| *id) else { return };
-            // The number may already belong to a new client.
-            if self.claims.get(&id).is_some_and(|waiting| !waiting.reply.is_closed()) {
-                return;
-            }
+        let of_client = self.by_client.range((client, 0)..=(client, ClaimNumber::MAX));
+        // The number may already belong to a new client, and another shard may be trying to serve a claim.
+        let is_gone =
+            |id: &ClaimNumber| self.claims.get(id).is_none_or(|waiting| waiting.reply.is_closed());
+        let gone: Vec<ClaimNumber> = of_client.map(|(_, id)| *id).filter(is_gone).collect();
+        for id in gone {
             if self.remove(id).is_none() {
                 self.by_client.remove(&(client, id));
             }

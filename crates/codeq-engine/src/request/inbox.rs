@@ -1,4 +1,4 @@
-//! A shard's inbox: bounded, with many senders and one reader that takes everything at once.
+//! A shard's inbox: bounded, with many senders and one reader that takes requests in batches.
 //!
 //! Producers must not be able to keep workers out, nor the other way around, so enqueues and all other requests have
 //! separate queues. Requests are taken in order of arrival, but while both queues have some, neither gets more than

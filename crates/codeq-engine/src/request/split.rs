@@ -16,7 +16,8 @@ use crate::route::task_shard;
 
 /// How the answers of several shards are combined.
 pub enum Merge {
-    /// The first reply other than "not found", if there is one. A rejection comes before acceptance, and an error before both.
+    /// The first reply other than "not found", if there is one. An error wins over a
+    /// rejection, and a rejection over success.
     SameEverywhere,
     /// Like `SameEverywhere`, with the total number of consumers restored.
     Topic { max_consumers: u32 },

@@ -1,7 +1,7 @@
-//! Committed records replayed on a shard, as recovery and replicas do.
+//! Shards without threads: committed records replayed as recovery and replicas do, and claims that wait in several shards.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use codeq_core::codec::{begin_record, push_command, read_record};
 use codeq_core::command::{Claim, Command, Enqueue, NewTask, Selector};
@@ -12,9 +12,9 @@ use codeq_core::reply::Reply;
 use codeq_disk::{RealDisk, SharedDisk};
 use codeq_engine::recover::OpenedDir;
 use codeq_engine::replica::Replica;
-use codeq_engine::request::{FirstReply, Inboxes, ReplyTo, Request};
+use codeq_engine::request::{FirstReply, Inboxes, ReplyTo, Request, mailbox_client};
 use codeq_engine::shard::Shard;
-use codeq_engine::{Call, OpenError, Options};
+use codeq_engine::{Answer, Call, Mailbox, OpenError, Options};
 use codeq_log::FrameIndex;
 use tokio::sync::oneshot;
 
@@ -116,6 +116,45 @@ fn a_claim_that_another_shard_puts_back_is_not_lost() {
     }
     let Ok(Reply::Claimed(tasks)) = answer.try_recv().unwrap() else { panic!("no tasks") };
     assert_eq!(tasks.len(), 2);
+}
+
+/// A mailbox that its reader may leave.
+#[derive(Default)]
+struct Mail(AtomicBool);
+
+impl Mailbox for Mail {
+    fn deliver(&self, _: u64, answer: Answer) -> Result<(), Answer> {
+        Err(answer)
+    }
+
+    fn wake(&self) {}
+
+    fn is_closed(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn a_client_that_leaves_is_forgotten_although_another_shard_tries_to_serve_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut shard = open(dir.path()).shards.remove(0);
+    let mail = Arc::new(Mail::default());
+    let mailbox: Arc<dyn Mailbox> = mail.clone();
+    let replies: Vec<FirstReply> = (0..3)
+        .map(|n| FirstReply::new(ReplyTo::Mailbox(mailbox.clone(), n), Inboxes::default()))
+        .collect();
+    for first in &replies {
+        let Command::Claim(claim) = claim() else { unreachable!() };
+        let (call, reply) = (Call::Claim { claim, wait: 60_000 }, ReplyTo::First(first.clone()));
+        shard.apply(Moment { now: 10, wall: 10 }, [Request::new(call, reply)]).unwrap();
+    }
+    let Ok(taken) = ReplyTo::First(replies[0].clone()).take() else { panic!("it is open") };
+    mail.0.store(true, Ordering::Relaxed);
+    shard.forget(mailbox_client(&mailbox));
+    assert_eq!(shard.waiting().load(Ordering::Relaxed), 1, "all but the one that is taken");
+    replies[0].clone().put_back(taken);
+    shard.forget(replies[0].client());
+    assert_eq!(shard.waiting().load(Ordering::Relaxed), 0);
 }
 
 /// The shard of a directory whose log has no records, whatever its store says.

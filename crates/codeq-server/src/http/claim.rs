@@ -38,7 +38,7 @@ pub struct Request {
     #[schemars(required, range(min = 1, max = Config::default().max_claim_batch_size))]
     count: Option<i64>,
     /// Identifies this process among those that share the token: the lease then belongs to `subject/workerId`, which
-    /// has at most 253 bytes without the slash.
+    /// may be up to 253 bytes long, not counting the slash.
     #[schemars(length(max = WORKER_BYTES_MAX))]
     worker_id: Option<Box<str>>,
 }

@@ -192,7 +192,7 @@ fn change() -> Operation {
     Operation::new(
         "task",
         "Change a waiting task",
-        "Changes the priority of a task that is not in progress, or when it becomes claimable: `delaySeconds` 0 makes it \
+        "Changes the priority of a waiting task, or the time at which it becomes claimable: `delaySeconds` 0 makes it \
          claimable now, whether it is delayed or waits for its retry. A new time replaces the old delay and `runAt`. \
          A task that becomes claimable, or whose priority changes while it is claimable, goes to the back of its \
          priority. \
