@@ -90,13 +90,13 @@ impl FirstReply {
 
     /// Shares a reply again, because the shard that had taken it has no answer for it.
     pub fn put_back(self, reply: ReplyTo) -> ReplyTo {
-        let is_closed = reply.is_closed();
         *self.0.to.lock() = Shared::Open(reply);
-        if is_closed {
+        let reply = ReplyTo::First(self.clone());
+        if reply.is_closed() {
             // The client left meanwhile, and its notice did not find this claim closed.
             self.drop_in_all_shards();
         }
-        ReplyTo::First(self)
+        reply
     }
 
     /// Drops the claim in all other shards, because it has its answer.

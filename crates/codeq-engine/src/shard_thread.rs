@@ -150,7 +150,7 @@ impl ShardThread {
         } else {
             asked.min(RESERVE_WAITING) + RESERVE_WAITING_MIN
         };
-        // More than the log can ever have free would be waited for in vain.
+        // The log never has more free than this: waiting for more would never end.
         let most = self.options.command_bytes_max().saturating_sub(asked);
         let claim_log_budget = claim_log_budget.min(most);
         let bytes = (asked + claim_log_budget + RESERVE_SLACK) as u64;

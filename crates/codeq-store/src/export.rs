@@ -12,7 +12,7 @@
 //! | 6 | 2 | the shard |
 //! | 8 | 8 | log index up to which the rows are complete |
 //! | 16 | 4 | number of the chunk: 0, 1, 2… |
-//! | 20 | 4 | CRC of the previous chunk, from its offset 0; 0 in the first one |
+//! | 20 | 4 | the CRC at offset 0 of the previous chunk; 0 in the first one |
 //! | 24 | 8 | the write digest at that log index; 0 if none is kept |
 //! | 32 | … | rows, or totals |
 //!

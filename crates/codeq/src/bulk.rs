@@ -17,7 +17,7 @@ pub struct Which {
     /// Only tasks that ended (or, if unfinished, were created) after this time or at most this long ago.
     #[arg(long, value_name = "TIME|AGE", value_parser = moment)]
     after: Option<String>,
-    /// Only tasks that this worker claimed last.
+    /// Only tasks whose latest claim was by this worker.
     #[arg(long, value_name = "NAME")]
     worker: Option<String>,
     /// At most this many tasks. Default: all that match.

@@ -13,7 +13,7 @@ pub struct Matching {
     /// Only tasks whose error contains this text.
     #[arg(long, value_name = "TEXT")]
     error: Option<String>,
-    /// Only tasks that this worker claimed last.
+    /// Only tasks whose latest claim was by this worker.
     #[arg(long, value_name = "NAME")]
     worker: Option<String>,
     /// Only tasks created after this time, or at most this long ago.
@@ -22,7 +22,7 @@ pub struct Matching {
     /// Only tasks created before this time, or at least this long ago.
     #[arg(long, value_name = "TIME|AGE", value_parser = moment)]
     created_before: Option<String>,
-    /// Read this many matching tasks at most. Default: 50; 10,000 for `codeq dlq groups` and with --group.
+    /// Read this many matching tasks at most. Default: 50; 10,000 for `codeq dlq groups` and `codeq dlq list --group`.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
     /// Look at all tasks that match.

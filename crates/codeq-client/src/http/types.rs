@@ -324,7 +324,7 @@ pub struct BulkOptions {
     /// Only tasks that finished, or were created, at this time or later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
-    /// Only tasks that this worker claimed last.
+    /// Only tasks whose latest claim was by this worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
     /// Change at most this many tasks, up to 1,000.

@@ -30,7 +30,7 @@ pub struct BulkRequest {
     /// Must be earlier than `before`.
     #[schemars(extend("format" = "date-time"))]
     pub after: Option<String>,
-    /// Only tasks that this worker claimed last.
+    /// Only tasks whose latest claim was by this worker.
     #[schemars(length(min = 1, max = WORKER_BYTES_MAX / 4))]
     pub worker: Option<String>,
     /// Change nothing and return the number of matching tasks in `matched`: up to `limit` if it is set, otherwise as
