@@ -80,7 +80,7 @@ pub struct Options {
     pub segment_bytes: u64,
     /// Memory of unwritten rows at which a shard is checkpointed.
     pub memtable_bytes: usize,
-    /// Growth of the log since its last checkpoint at which a shard is checkpointed.
+    /// A shard is checkpointed once the log has grown by this many bytes since the shard's last checkpoint.
     pub checkpoint_log_bytes: u64,
     /// Stores with at most this many bytes in total are verified at the start; see [`VERIFY_BYTES_MAX`].
     pub verify_bytes_max: u64,

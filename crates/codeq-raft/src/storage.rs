@@ -222,7 +222,7 @@ pub(crate) fn writer(of: Option<LogId>) -> Leader {
 
 /// The saved members, under a log id that the rows include. Members are saved as soon as they are applied, so after a
 /// restart they may be newer than the rows. They then get the rows' log id, because the entry that changed them is applied
-/// again after these rows, here and on every node that receives them. They are committed, so knowing them early does no
+/// again after the rows, here and wherever these are sent. The members are committed, so knowing them early does no
 /// harm.
 fn membership_at(applied: Option<LogId>, noted: StoredMembership) -> StoredMembership {
     match *noted.log_id() > applied {
