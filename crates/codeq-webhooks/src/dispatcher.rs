@@ -23,7 +23,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Divisor. A limit that several receivers share (a tenant's, or the total) has room again once a sixteenth of it is
-/// free; for a tenant's callbacks that is as many as one receiver's queue holds. It must be less than half, because
+/// free; for a tenant's callbacks that is as many as one receiver's queue holds. The part must be below half, because
 /// remembered failing receivers may fill half of the receivers' limit.
 const SHARED_ROOM: usize = 16;
 
