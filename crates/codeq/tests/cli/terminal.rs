@@ -33,6 +33,12 @@ while status is None:
     try: seen += os.read(main, 65536)
     except BlockingIOError: pass
 restored = termios.tcgetattr(terminal) == before
+# The kernel passes on what was written last at its own pace: read until nobody has the terminal open.
+os.close(terminal)
+os.set_blocking(main, True)
+try:
+    while more := os.read(main, 65536): seen += more
+except OSError: pass
 os.write(1, json.dumps([status, restored, seen.decode(errors="replace")]).encode())
 "#;
 
