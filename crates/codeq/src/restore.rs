@@ -40,8 +40,7 @@ pub fn run(args: &Args) -> ExitCode {
 fn download(url: &str, dir: &Path) -> Done<TempDir> {
     let hint = "check the URL, the credentials in the environment, and the room on the disk";
     let failed = |what: String| Failure::error(what, hint);
-    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let parent = parent.unwrap_or(Path::new("."));
+    let parent = codeq_disk::containing_dir(dir).unwrap_or(dir);
     std::fs::create_dir_all(parent)
         .map_err(|error| failed(format!("cannot create {}: {error}", parent.display())))?;
     let to = tempfile::tempdir_in(parent).map_err(|error| {

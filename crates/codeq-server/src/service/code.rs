@@ -130,7 +130,7 @@ codes! {
         "Send a smaller `count`; `detail` names the maximum.";
     TooManyCommands "too_many_commands" Invalid, "A claim names more than 1,000 commands.",
         "Name fewer commands. Without `commands`, a claim covers all that the token allows.";
-    TooManyWaiting "too_many_waiting" Unavailable, "Too many claims are waiting for a task, or too many clients for a result, in total or for this tenant. A tenant may have half of them.",
+    TooManyWaiting "too_many_waiting" Unavailable, "Too many claims are waiting for a task, or too many clients for a result, in total or for this tenant. A tenant may have half of the total limit.",
         "Retry after `Retry-After` seconds, or use fewer waiting claims.";
     InvalidStatus "invalid_status" Invalid, "The status of a result is neither `COMPLETED` nor `FAILED`.",
         "Send `COMPLETED` or `FAILED`.";
@@ -157,7 +157,7 @@ codes! {
         "Use a format such as `2026-01-31T08:00:00Z`.";
     InvalidEventId "invalid_event_id" Invalid, "`Last-Event-ID` is not an id from this stream.",
         "Send the id of the last event unchanged, or omit the header.";
-    TooManyStreams "too_many_streams" Unavailable, "Too many event streams are open, in total or for this tenant. A tenant may have half of them.",
+    TooManyStreams "too_many_streams" Unavailable, "Too many event streams are open, in total or for this tenant. A tenant may have half of the total limit.",
         "Retry after `Retry-After` seconds, or share one stream.";
     InvalidTopicName "invalid_topic_name" Unprocessable, "The topic's name is not a DNS label of at most 63 characters.",
         "Use lowercase letters, digits and hyphens. A hyphen cannot be the first or last character.";

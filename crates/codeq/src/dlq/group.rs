@@ -43,7 +43,7 @@ pub async fn replay(
     dry_run: bool,
 ) -> Done {
     let mut total = Total::new(queue, "replayed", dry_run);
-    let mut progress = Progress::new("replayed");
+    let mut progress = Progress::new(if dry_run { "matching tasks found" } else { "replayed" });
     let mut search = first_page();
     loop {
         for task in next_page(session, queue, &mut search).await? {
